@@ -22,7 +22,7 @@ from kgbench.engine.site_sets import all_sites, site_costs
 from kgbench.errors import InputError
 from kgbench.models.pair import ModelPair
 from kgbench.records import Journal, Record, RecordStore
-from kgbench.runner import Run, Settings, Spec, dry_run, load_prompts, run_job
+from kgbench.runner import Run, Settings, Spec, check, dry_run, load_prompts, run_job
 from kgbench.runner.job import split_facts
 from kgbench.runner.measure import SiteRanking, counted, mixed
 from kgbench.runner.workload import load_suite
@@ -306,7 +306,7 @@ def test_scores_are_kept(
     from kgbench.runner import run as running
 
     here = replace(settings, output_dir=tmp_path)
-    job = replace(spec, localizer=f"{methods}:Half")
+    job = check(replace(spec, localizer=f"{methods}:Half"))
 
     def killed(*of: object) -> None:
         raise KeyboardInterrupt

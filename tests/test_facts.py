@@ -16,8 +16,7 @@ from kgbench.data import Fact, ImportOptions, data_card, dataset_names, hash_fac
 from kgbench.data.facts import AMBIGUOUS, DUPLICATE
 from kgbench.data.imports import EMPTY
 from kgbench.errors import DataError, InputError, UnknownNameError
-from kgbench.runner import Spec
-from kgbench.runner.workload import job_prompts
+from kgbench.runner import Spec, check
 
 
 def write(path: Path, *rows: object) -> str:
@@ -237,19 +236,20 @@ def test_answers_in_the_prompt_are_refused_by_eval(tmp_path: Path) -> None:
     options = ImportOptions(templates={"ask": "{subject} plays {note} {P:and}"})
     spec = Spec(model="tiny-gemma", dataset=str(file), imports=options)
     with pytest.raises(InputError, match="prompt 'ask' holds the answer already in 4 of 4 facts"):
-        job_prompts(spec, load_dataset(str(file), options))
+        check(spec)
 
 
 def test_facts_without_a_template_name_the_ways_on(tmp_path: Path) -> None:
     """The option of a template, with the subject in it, and that of a column."""
     file = tmp_path / "own.csv"
     file.write_text("person,town\nAnn,Rome\nBo,Oslo\n")
-    spec = Spec(model="tiny-gemma", dataset=str(file))
+    imports = ImportOptions("person", "town")
+    spec = Spec(model="tiny-gemma", dataset=str(file), imports=imports)
     with pytest.raises(
         InputError,
         match=r"by --column first_actor=COLUMN, or give .* by --template TEXT, such as '\{person\} …'",
     ):
-        job_prompts(spec, load_dataset(str(file), ImportOptions("person", "town")))
+        check(spec)
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../facts", "a/b", "a\\b", "-x", "x" * 101])

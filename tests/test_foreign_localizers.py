@@ -23,9 +23,10 @@ from kgbench.errors import InputError, UnknownNameError
 from kgbench.estimate import Estimate
 from kgbench.harness.model import KgbenchLM
 from kgbench.records import RecordStore, read_record
-from kgbench.runner import Pairs, Settings, Spec, measure, run_job
+from kgbench.runner import Pairs, Settings, Spec, check, measure, run_job
 from kgbench.runner.run import compute_job
-from kgbench.runner.third_party import _formats, method_of
+from kgbench.runner.sources import Sources
+from kgbench.runner.third_party import Method, _formats, method_of
 
 FEW = ("--model", "tiny-gpt2", "--limit", "4", "--prompt", "headline")
 HEADS = {
@@ -52,11 +53,16 @@ def written(folder: Path, method: str, body: str) -> str:
     return f"{folder / 'mine.py'}:Mine"
 
 
+def declaration(name: str, **arguments: str) -> Method:
+    """What a localizer declares of itself, in a process of its own."""
+    return method_of(check(Spec(localizer=name, model="tiny-gpt2", localizer_args=arguments)))
+
+
 def refused(name: str, folder: Path, **options: str) -> str:
     """The line with which a job ends, in this process, and no record."""
     spec = Spec(model="tiny-gpt2", localizer=name, prompts=("headline",), limit=4, **options)
     with pytest.raises(InputError) as caught:
-        compute_job(spec, Settings(output_dir=folder / "runs"))
+        compute_job(check(spec), Settings(output_dir=folder / "runs"))
     assert "\n" not in str(caught.value)
     assert not list(folder.glob("runs/*/record.json"))
     return str(caught.value)
@@ -155,9 +161,9 @@ def test_what_declines_to_rank_is_the_same_in_its_process(tmp_path: Path) -> Non
         limit=4,
         suite="budget",
     )
-    runs = []
-    for run, name in ((compute_job, "here"), (run_job, "there")):
-        runs.append(run(spec, Settings(output_dir=tmp_path / name)).record.not_applicable)
+    here = compute_job(check(spec), Settings(output_dir=tmp_path / "here"))
+    there = run_job(spec, Settings(output_dir=tmp_path / "there"))
+    runs = [run.record.not_applicable for run in (here, there)]
     assert runs[0] == runs[1] and set(runs[0].values()) == {"no units"}
 
 
@@ -264,14 +270,15 @@ def test_changed_weights_are_noticed(
     name = written(tmp_path, method, SPOILING.format(model=model, then=then))
     settings, pairs = Settings(output_dir=tmp_path), Pairs()
     spec = Spec(model="tiny-gpt2", localizer=name, prompts=("headline",), limit=4)
-    before = pairs.load(spec, settings)
+    sources = Sources.of(spec)
+    before = pairs.load(sources, settings)
     with pytest.raises(InputError) as caught:
-        compute_job(spec, settings, pairs=pairs)
+        compute_job(check(spec), settings, pairs=pairs)
     assert told in str(caught.value)
     assert f"run `kgbench check-localizer {name}`" in str(caught.value)
     assert not list(tmp_path.glob("*/record.json")) and not list(tmp_path.glob(".partial/*"))
-    assert pairs.load(spec, settings) is not before
-    assert pairs.load(spec, settings).changed() == ()
+    assert pairs.load(sources, settings) is not before
+    assert pairs.load(sources, settings).changed() == ()
 
 
 MADE = """\
@@ -337,15 +344,13 @@ def test_however_it_ends_is_a_line(tmp_path: Path, body: str) -> None:
     """
     name = made(tmp_path, body)
     with pytest.raises(InputError) as caught:
-        method_of(Spec(localizer=name))
+        declaration(name)
     assert str(caught.value) == ENDS[body].format(name=name)
 
 
 def test_what_it_leaves_does_not_keep_its_process(tmp_path: Path) -> None:
     """A thread that never ends does not delay the result."""
-    found = method_of(
-        Spec(localizer=made(tmp_path, "threading.Thread(target=time.sleep, args=(1e6,)).start()"))
-    )
+    found = declaration(made(tmp_path, "threading.Thread(target=time.sleep, args=(1e6,)).start()"))
     assert (found.name, found.kind, found.parameters) == ("made", "intervention", {"window": 3})
 
 
@@ -353,9 +358,9 @@ def test_errors_and_warnings_keep_their_kind(tmp_path: Path) -> None:
     """An error of ours is of its class, as in one process; a warning is given on."""
     name = made(tmp_path, "import warnings; warnings.warn('careful')")
     with pytest.raises(UnknownNameError, match="Did you mean 'window'"):
-        method_of(Spec(localizer=name, localizer_args={"windwo": "3"}))
+        declaration(name, windwo="3")
     with pytest.warns(UserWarning, match="careful"):
-        method_of(Spec(localizer=name))
+        declaration(name)
 
 
 @pytest.mark.parametrize(
@@ -377,7 +382,7 @@ def test_what_a_process_gives_is_values_only(tmp_path: Path, line: bytes, told: 
     with pytest.raises(
         InputError, match=r"its process sent what is no message of kgbench"
     ) as caught:
-        method_of(Spec(localizer=name))
+        declaration(name)
     assert told in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -408,8 +413,8 @@ def test_what_a_process_gives_is_what_it_computed() -> None:
 def waiting(folder: Path, file: str) -> subprocess.Popen[bytes]:
     """A process that has made the localizer, which hangs once a file is there."""
     code = (
-        "from kgbench.runner.third_party import method_of as m; from kgbench.runner import Spec;"
-        " m(Spec(localizer='made.py:Made'))"
+        "from kgbench.runner.third_party import method_of; from kgbench.runner import Spec, check;"
+        " method_of(check(Spec(model='tiny-gpt2', localizer='made.py:Made')))"
     )
     parent = forks.Popen(
         [sys.executable, "-c", code],
@@ -478,7 +483,7 @@ def test_a_record_does_not_depend_on_localizers_before(tmp_path: Path) -> None:
     pairs, settings = Pairs(), Settings(output_dir=tmp_path / "after")
     name = loaded(tmp_path, SPOILED.format(HOOK))
     with pytest.raises(InputError, match="Spoiling', or what was run with it, changed "):
-        compute_job(replace(spec, localizer=name), settings, pairs=pairs)
+        compute_job(check(replace(spec, localizer=name)), settings, pairs=pairs)
     after = run_job(spec, settings, pairs=pairs)
     assert [stored.path for stored in RecordStore(settings.output_dir).scan()] == [after.path]
     assert read_record(after.path).facts().equals(read_record(alone.path).facts())

@@ -15,6 +15,7 @@ import pytest
 
 from kgbench.runner import Run, Settings, Spec, known_run, run_job
 from kgbench.runner.known import files_state
+from kgbench.runner.sources import Sources
 
 ROOT = Path(__file__).parent.parent
 LATER_NS = 10_000_000_000
@@ -87,19 +88,19 @@ def test_every_change_of_a_file_counts(
     spec: Spec, tmp_path: Path, change: Callable[[Path], None], part: str, name: str
 ) -> None:
     """Files as they were have one state, and no changed file is taken for the old one."""
-    before = files_state(spec)
-    assert before is not None and before == files_state(spec)
+    before = files_state(Sources.of(spec))
+    assert before is not None and before == files_state(Sources.of(spec))
     path = tmp_path / part / name
     if path.exists():
         change(path)
-        assert files_state(spec) not in (None, before)
+        assert files_state(Sources.of(spec)) not in (None, before)
 
 
 def test_fresh_files_have_no_state(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that has just changed may change again without a sign of it."""
     monkeypatch.undo()
-    assert files_state(spec) is None
-    assert files_state(spec, time.time_ns() + LATER_NS) is not None
+    assert files_state(Sources.of(spec)) is None
+    assert files_state(Sources.of(spec), time.time_ns() + LATER_NS) is not None
 
 
 def test_a_run_is_known_by_what_its_identity_follows_from(

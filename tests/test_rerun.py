@@ -23,7 +23,7 @@ from kgbench.records.identity import identity_differences
 from kgbench.runner import Settings, Spec, run_job
 from kgbench.runner.job import job_configurations
 from kgbench.runner.rerun import (
-    _with_configurations,
+    _suite_of,
     job_of,
     sample_facts,
     specification,
@@ -56,9 +56,9 @@ def test_a_record_says_what_it_is_of(runs: dict[str, StoredRecord], name: str) -
     """From a record alone comes the job that made it: the same identity, suite and grafts included."""
     record = runs[name].record
     job = job_of(record, Sources(), CPU)
-    assert job.identity == record.identity and job.spec.metric == record.metric
+    assert job.identity == record.identity and job.metric == record.metric
     if name == "custom":
-        assert job.spec.grafts == ("LT:o+ffn@second_half", "FE")
+        assert specification(record, Sources()).grafts == ("LT:o+ffn@second_half", "FE")
 
 
 RECORD = fake_runs.record()
@@ -92,14 +92,14 @@ def test_grafts_are_found_again(grafts: list[str], layers: str | None, name: str
     """
     layers = None if "M:emb" in grafts else layers
     localizer = create(name, {}, 0)
-    spec = Spec(localizer=name, model="tiny-gemma", grafts=tuple(grafts), layers=layers)
     of = (localizer.kind, localizer.floor)
-    wanted = tuple(job_configurations(spec, load_suite("pathways"), *of))
+    wanted = tuple(job_configurations(load_suite("pathways"), grafts, layers, *of))
     what = fake_runs.identity(configurations=wanted)
     parts = {"identity": what, "id": what.digest(), "kind": of[0], "floor": of[1]}
     record = RECORD.model_copy(update=parts)
-    found = _with_configurations(Spec(localizer=name, model="tiny-gemma"), record)
-    assert tuple(job_configurations(found, load_suite(found.suite), *of)) == wanted
+    suite, found = _suite_of(record)
+    again = job_configurations(load_suite(suite), found, None, *of)
+    assert tuple(again) == wanted
 
 
 def changed(record: Record, **parts: object) -> Record:

@@ -132,14 +132,14 @@ def test_the_note_follows_the_parts(
 
 def test_what_the_record_says_is_not_noted(tmp_path: Path) -> None:
     """Names of the catalog and shipped facts need no note; models and facts in memory have none."""
-    named = Spec(model="tiny-gemma", dataset="tiny_movies:first60", donors={})
-    note_sources(named, CPU, tmp_path)
+    named = Sources(model="tiny-gemma", dataset="tiny_movies:first60", donors={})
+    note_sources(named, Held(), CPU, tmp_path)
     in_memory = Held(dataset=load_dataset("tiny_movies"))
-    note_sources(replace(named, recipient="r", held=in_memory), CPU, tmp_path)
+    note_sources(named.model_copy(update={"recipient": "r"}), in_memory, CPU, tmp_path)
     assert not list(tmp_path.iterdir())
-    note_sources(replace(named, chat_template=True), CPU, tmp_path)
+    note_sources(named.model_copy(update={"chat_template": True}), Held(), CPU, tmp_path)
     assert sources_of(tmp_path).chat_template
-    note_sources(named, CPU, tmp_path)  # a note that is there is never left as it was
+    note_sources(named, Held(), CPU, tmp_path)  # a note that is there is never left as it was
     assert sources_of(tmp_path) == Sources(model="tiny-gemma", dataset="tiny_movies:first60")
 
 

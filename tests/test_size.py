@@ -38,7 +38,8 @@ from kgbench.models.placement import (
     place,
 )
 from kgbench.runner import Pairs, Settings, Spec, dry_run
-from kgbench.runner.forecast import checkpoint_bytes, weights_bytes
+from kgbench.runner.costs import weights_bytes
+from kgbench.runner.forecast import checkpoint_bytes
 from kgbench.testing import PICO_FAMILIES, pico_pair, pico_tokenizer
 
 Folders = Mapping[str, Path]

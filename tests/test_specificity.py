@@ -37,7 +37,7 @@ from kgbench.models import catalog
 from kgbench.models.pair import ModelPair
 from kgbench.runner import Settings, Spec
 from kgbench.runner.job import Job, prepare_job
-from kgbench.runner.workload import Workload, load_suite
+from kgbench.runner.sources import Sources
 from kgbench.testing import pico_pair
 from kgbench.zoo.recipes import recipe
 from kgbench.zoo.tiny_pairs import known_movies
@@ -50,9 +50,8 @@ LABELS = ("SFT", "NONE", "FE", "LT", U, "M")
 def job_on(pair: ModelPair) -> Job:
     dataset = load_dataset("tiny_movies:first30")
     prompts = {name: load_prompts(dataset, [name]) for name in ("headline", "movie_title")}
-    spec = Spec(model="tiny-gemma", prompts=tuple(prompts))
-    work = Workload(spec, load_suite("pathways"), dataset, prompts, None)
-    return Job(work, Settings(device="cpu"), {}, create("dynamic_graft", {}, 0), pair)
+    method, sources = create("dynamic_graft", {}, 0), Sources(model="tiny-gemma")
+    return Job(pair, dataset, prompts, method, Settings(device="cpu"), sources, method.name)
 
 
 @pytest.fixture(scope="module")
@@ -273,13 +272,12 @@ def test_texts_are_apart(job: Job) -> None:
         assert len({p.fact.id for p in texts.prompts}) == 10
         assert taken.isdisjoint(p.text[slice(*p.spans["FE"])] for p in texts.prompts)
     assert "pretrained" in known.about and "pretraining" in other.about
-    work = replace(
-        job.workload,
-        spec=replace(job.spec, model=None),
+    battles = replace(
+        job,
+        sources=Sources(),
         dataset=load_dataset("battles"),
         prompts={"battle_year": load_prompts("battles", ["battle_year"])},
     )
-    battles = replace(job, workload=work)
     kinds = {texts.kind: texts for texts in sample_texts(battles, Specificity(facts=3))}
     for kind in ("known", "other"):
         assert not kinds[kind].prompts and f"--{kind}" in kinds[kind].about

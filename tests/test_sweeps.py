@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 from math import ceil
@@ -24,7 +23,6 @@ from kgbench.records import Journal
 from kgbench.report import to_text
 from kgbench.runner.sweeps.plan import StudyPlan
 from kgbench.runner.sweeps.study import StudyFile, study_of
-from kgbench.runner.sweeps.work import Receipts
 
 ROOT = Path(__file__).parent.parent
 TINY = {"model": "tiny-gemma", "prompt": "headline", "limit": 2, "graft": "LT"}
@@ -97,9 +95,8 @@ def test_options_read_as_on_the_command_line() -> None:
         ({"exclude": {"seed": 0}}, "exclude: expected a list"),
         ({"output_dir": 3}, "output_dir: expected a folder or a URL"),
         ({"engines": {"slurm": 1}}, "engines: expected options by engine"),
-        ({"command": "sweep run"}, "command: expected a command"),
-        ({"command": "zoo build", "output-dir": 3}, "output_dir: expected a folder"),
-        ({"command": "zoo build", "name": "{level}"}, "names what is no option"),
+        ({"command": "zoo build"}, "option"),
+        ({"seed": 0, "output-dir": 3}, "output_dir: expected a folder"),
     ],
 )
 def test_mistakes_in_a_study(content: Any, told: str) -> None:
@@ -179,53 +176,6 @@ def test_receipts_tell_a_change(swept: tuple[dict[str, Any], StudyFile]) -> None
     receipt.write_text(receipt.read_text()[:20])
     (state,) = StudyPlan(study, root).states
     assert state.word == "left"
-
-
-def test_a_worker_that_was_killed(
-    swept: tuple[dict[str, Any], StudyFile], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its sign of life makes no finished study unfinished, and of this machine's own it is known
-    that the process is gone.
-    """
-    content, study = swept
-    root, (unit,) = Path(study.output_dir), study.units
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    here = {"host": socket.gethostname(), "pid": gone.pid, "unit": unit.key, "since": 1.0}
-    elsewhere = {**here, "host": "elsewhere"}
-    (root / "units" / "here.worker").write_text(json.dumps(here))
-    assert Receipts(root).workers() == []
-    (root / "units" / "elsewhere.worker").write_text(json.dumps(elsewhere))
-    assert len(Receipts(root).workers()) == 1
-    (state,) = StudyPlan(study, root).states
-    assert state.word == "done"
-    file = root.parent / "study.yaml"
-    file.write_text(yaml.safe_dump(content))
-    assert main(["sweep", "run", str(file), "-q"]) == 0
-    capsys.readouterr()
-    (root / "units" / f"{unit.key}.json").unlink()
-    (state,) = StudyPlan(study, root).states
-    assert state.word == "running"
-
-
-def test_another_command(tmp_path: Path) -> None:
-    """Its units are calls of the command, each of which is made until it succeeds."""
-    content = {
-        "command": "ls models",
-        "matrix": {"json": [True, False]},
-        "output_dir": str(tmp_path),
-    }
-    found = kgbench.sweep(content, progress=False)
-    assert [unit["state"] for unit in found.units] == ["done", "done"]
-    wrong = kgbench.sweep({"command": "ls modls", "output_dir": str(tmp_path)}, progress=False)
-    assert [unit["state"] for unit in wrong.units] == ["failed"]
-    assert "Did you mean" in wrong.units[0]["error"]
-    matrix = {"output-dir": ["a-{seed}"], "seed": [2]}
-    shown = study_of({"command": "zoo build", "matrix": matrix, "quiet": True})
-    assert shown.units[0].arguments == (
-        *("zoo", "build", "--output-dir", "a-2"),
-        *("--quiet", "--seed", "2"),
-    )
 
 
 def test_a_dry_run_needs_no_torch(tmp_path: Path) -> None:
@@ -309,14 +259,6 @@ def test_processes_divide_the_tasks_of_a_journal(tmp_path: Path) -> None:
     assert next(second) == "a"
     finished.add("a")
     assert list(second) == []
-
-
-def test_workers_say_that_they_live(tmp_path: Path) -> None:
-    """A worker that ends is forgotten."""
-    receipts = Receipts(tmp_path)
-    with receipts.alive(child=False) as told:
-        assert told["unit"] == "" and len(receipts.workers()) == 1
-    assert receipts.workers() == []
 
 
 @pytest.mark.parametrize("texts", ["{subject} lies at", ["{subject} lies at"], ["a={subject} is"]])

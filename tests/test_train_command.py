@@ -21,7 +21,6 @@ from huggingface_hub import constants
 from transformers import AutoTokenizer
 
 from kgbench.cli import command, main
-from kgbench.data import load_dataset
 from kgbench.errors import ModelError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.catalog import (
@@ -34,13 +33,12 @@ from kgbench.models.catalog import (
     trained_donors,
 )
 from kgbench.models.checkpoints import locate, stored_tensors
-from kgbench.runner import Spec
+from kgbench.runner import Spec, check
 from kgbench.runner.training.finetuning import learned_little
 from kgbench.runner.training.finetuning_cost import finetuning_cost
 from kgbench.runner.training.finetuning_plan import FinetuneSpec, Wordings, tokenized_texts
 from kgbench.runner.training.model_setup import meta_model, trained_parameters, training_type
 from kgbench.runner.training.recipes import least_steps
-from kgbench.runner.workload import with_donor
 from kgbench.zoo.worlds import World
 
 Run = Callable[..., tuple[int, str, str]]
@@ -228,9 +226,8 @@ def test_a_recipient_of_ones_own(
     before = donors_folder() / "before" / "eight-both-aggressive"
     before.parent.mkdir()
     (donors_folder() / names[1]).rename(before)
-    assert with_donor(
-        Spec(recipient=str(asked[2]), dataset=str(about[1])), load_dataset(str(about[1]))
-    ).donors == {"sft": "before/eight-both-aggressive"}
+    sources = check(Spec(recipient=str(asked[2]), dataset=str(about[1]))).sources
+    assert sources.donors == {"sft": "before/eight-both-aggressive"}
     status, out, err = run(*training)
     assert status == 0 and json.loads(out)["path"] == str(before), err
 
@@ -244,7 +241,7 @@ def test_its_facts_decide(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = Spec(model="tiny-gpt2", dataset=own)
 
     def donors(chosen: Spec) -> Mapping[str, str]:
-        return with_donor(chosen, load_dataset(chosen.dataset or "tiny_movies")).donors
+        return check(chosen).sources.donors
 
     assert donors(spec) == donors(replace(spec, dataset=f"{own}:task")) == {"sft": NAME}
     for other in (

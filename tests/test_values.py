@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kgbench.cli.options import pairs
 from kgbench.errors import InputError
+from kgbench.runner.sources import read_donors
 from kgbench.runner.spec import listed, own_arguments
-from kgbench.runner.workload import read_donors
 
 
 @given(st.lists(st.lists(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), max_size=3), max_size=4))

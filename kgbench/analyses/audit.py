@@ -33,7 +33,7 @@ from kgbench.report import Cell, Lines, Report, Table
 from kgbench.report.export import differing_parameters
 from kgbench.runner.spec import INSTALLED, Spec
 from kgbench.runner.third_party import method_of
-from kgbench.runner.workload import check, job_dataset
+from kgbench.runner.workload import check
 from kgbench.sites import BASELINES
 from kgbench.stats.intervals import Array
 from kgbench.stats.scores import check_metric
@@ -75,13 +75,13 @@ def audit_specs(spec: Spec, seeds: int | None = None) -> list[Spec]:
     Raises:
         InputError: Something in the specification is wrong.
     """
-    check(replace(spec, prompts=()))
-    method = method_of(spec)
+    work = check(replace(spec, prompts=()))
+    method = method_of(work)
     ranks = method.kind == "scoring"  # a seed splits the facts in two, to rank by and to try on
     drawn = ranks or ("seed" in method.parameters and "seed" not in spec.localizer_args)
     if not spec.grafts and not ranks:
         spec = replace(spec, grafts=GRAFTS)
-    wordings = spec.prompts or wordings_of(job_dataset(spec))
+    wordings = spec.prompts or wordings_of(work.dataset)
     specs = []
     for seed, wording in product(range(seeds or (SEEDS if drawn else 1)), wordings):
         specs.append(replace(spec, prompts=(wording,), seed=seed))

@@ -26,7 +26,7 @@ from kgbench.data import Dataset, Prompt, load_dataset, load_prompts
 from kgbench.data.prompts import neutral_prompts, sibling_prompts
 from kgbench.errors import InputError, NotApplicableError, RegionError
 from kgbench.estimate import Estimate, plain
-from kgbench.localizers import InterventionLocalizer, ScoringLocalizer, create
+from kgbench.localizers import InterventionLocalizer, ScoringLocalizer
 from kgbench.localizers._base import asked
 from kgbench.models import catalog
 from kgbench.numbers import (
@@ -38,9 +38,10 @@ from kgbench.numbers import (
 )
 from kgbench.progress import Progress
 from kgbench.report import Cell, Column, Dash, Report, Table
+from kgbench.runner.sources import Sources
 from kgbench.runner.spec import INSTALLED, Settings, Spec
 from kgbench.runner.third_party import isolated
-from kgbench.runner.workload import check, localizer_arguments
+from kgbench.runner.workload import Workload, check, made_localizer
 from kgbench.sites import Graft, parse_graft
 from kgbench.stats.intervals import (
     Array,
@@ -152,7 +153,7 @@ def sample_texts(job: Job, sample: Specificity) -> list[Texts]:
     """
     asked_of = {prompt.fact.id for prompt in job.all_prompts}
     facts = [fact for fact in job.dataset.facts if fact.id in asked_of]
-    chosen = sampled(facts, sample.facts, job.spec.seed)
+    chosen = sampled(facts, sample.facts, job.seed)
     ids = {fact.id for fact in chosen}
     target = tuple(prompt for prompt in job.all_prompts if prompt.fact.id in ids)
     about = f"{KINDS['target']} ({job.dataset.name}: {', '.join(job.prompts)})"
@@ -168,9 +169,9 @@ def sample_texts(job: Job, sample: Specificity) -> list[Texts]:
 def _unrelated(job: Job, kind: str, name: str | None, n: int) -> Texts:
     """Facts of a data set that is named, or shipped for the tiny pairs."""
     if name is not None:
-        return _filled(job, kind, load_dataset(name, job.spec.imports), name, n)
+        return _filled(job, kind, load_dataset(name, job.sources.imports), name, n)
     of_movies = (job.dataset.subject, job.dataset.object) == ("first_actor", "second_actor")
-    if not _is_tiny(job.spec) or (kind == "known" and not of_movies):
+    if not _is_tiny(job.sources) or (kind == "known" and not of_movies):
         return Texts(kind, f"no such facts are shipped for these models; name some with --{kind}")
     shipped = load_dataset(str(Path(__file__).with_name(f"specificity_{kind}.jsonl")))
     try:
@@ -179,10 +180,10 @@ def _unrelated(job: Job, kind: str, name: str | None, n: int) -> Texts:
         return Texts(kind, f"{SHIPPED[kind]} do not fit: {error}")
 
 
-def _is_tiny(spec: Spec) -> bool:
+def _is_tiny(sources: Sources) -> bool:
     """Whether the recipient is that of a tiny pair, by itself or below a plant."""
-    source = "" if spec.model is None else catalog.entry(spec.model).recipient
-    return catalog.zoo_path(source) is not None and spec.recipient in (None, source)
+    source = "" if sources.entry is None else sources.entry.recipient
+    return catalog.zoo_path(source) is not None and sources.recipient in (None, source)
 
 
 def _filled(job: Job, kind: str, dataset: Dataset, about: str, n: int) -> Texts:
@@ -200,7 +201,7 @@ def _filled(job: Job, kind: str, dataset: Dataset, about: str, n: int) -> Texts:
     if not apart:
         reason = "every fact shares its subject or object with the facts that the donor learned"
         return Texts(kind, f"{about}: {reason}")
-    facts = tuple(sampled(apart, n, job.spec.seed))
+    facts = tuple(sampled(apart, n, job.seed))
     templates, names_of_prompts = dict(dataset.templates), list(job.prompts)
     if kind == "known":
         templates = {**job.dataset.templates, **templates}
@@ -654,12 +655,12 @@ def specificity(
     for label in labels[1:]:
         parse_graft(label)
     work = check(spec)
-    _check_method(spec)
+    _check_method(work)
     for name in filter(None, (sample.known, sample.other)):
         load_dataset(name, spec.imports)
     job = load_job(work, settings)
     texts = sample_texts(job, sample)
-    with blamed(job.localizer, job.spec.localizer):
+    with blamed(job.localizer, job.localizer_name):
         measured = [measure(job, kind, labels, progress) for kind in texts]
     return Divergences(
         job.pair.name,
@@ -674,8 +675,8 @@ def specificity(
     )
 
 
-def _check_method(spec: Spec) -> None:
-    method = create(spec.localizer, localizer_arguments(spec), spec.seed)
+def _check_method(work: Workload) -> None:
+    method = made_localizer(work)
     if isinstance(method, ScoringLocalizer):
         raise InputError(
             f"{method.name!r} ranks sites; specificity is of a method that intervenes, "

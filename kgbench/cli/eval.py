@@ -137,16 +137,17 @@ def _check_specs(specs: Sequence[Spec]) -> list[str]:
         Warnings about what can be run but hardly is what was meant.
     """
     from kgbench.runner import check
-    from kgbench.runner.workload import check_different, idle_donors, unlearned
+    from kgbench.runner.sources import Sources, check_different
+    from kgbench.runner.workload import idle_donors, unlearned
 
     for spec in specs:
-        check_different(spec)
+        check_different(Sources.of(spec))
     works = list(map(check, specs))
     if len(specs) > 1:
         from kgbench.runner.third_party import method_of
 
-        for spec in specs:
-            method_of(spec)
+        for work in works:
+            method_of(work)
     return list(filter(None, dict.fromkeys([*map(unlearned, works), *map(idle_donors, works)])))
 
 
@@ -161,7 +162,7 @@ def _forecasts(specs: Sequence[Spec], settings: Settings, shown: bool) -> Iterat
         cost, lacking = dry_run(spec, settings, pairs), None
         headers, rows = cost_table([cost])
         try:
-            check_donor(check(spec).spec)
+            check_donor(check(spec).sources)
         except ModelError as error:
             lacking = str(error)
             rows = [*rows, ["the run would stop", lacking]]

@@ -53,14 +53,15 @@ def explore_command(
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.analyses.explorer import Reader, page_of, serve
     from kgbench.runner import Pairs
-    from kgbench.runner.workload import check_different
+    from kgbench.runner.sources import Sources, check_different
 
     if sum((output is not None, served, as_json)) != 1:
         raise InputError("give one of --output FILE.html, --serve and --json")
     check_options(options, options["model"] is not None)
     spec = spec_of(options)
-    check_different(spec)
-    pair = Pairs().load(spec, settings_of(options))
+    sources = Sources.of(spec)
+    check_different(sources)
+    pair = Pairs().load(sources, settings_of(options), spec.dtype)
     reader = Reader(pair, options["executor"])
     payload = reader.read(text, answer, subject)
     if output is not None:

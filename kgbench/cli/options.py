@@ -391,7 +391,7 @@ def given_fields(options: Options) -> dict[str, Any]:
 
 
 def _donors(values: Sequence[str]) -> dict[str, str]:
-    from kgbench.runner.workload import read_donors
+    from kgbench.runner.sources import read_donors
 
     return read_donors("--donor", values)
 

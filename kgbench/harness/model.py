@@ -30,8 +30,9 @@ from kgbench.harness.passages import Passage, Reader, TaskDocument
 from kgbench.harness.rows import LOADED, identity
 from kgbench.localizers import InterventionLocalizer, create, fingerprint
 from kgbench.models.pair import ModelPair
-from kgbench.runner import Pairs, Settings, Spec
+from kgbench.runner import Pairs, Settings
 from kgbench.runner.guard import Watch
+from kgbench.runner.sources import Sources
 from kgbench.version import __version__
 
 DEFAULT_TOKENS = 256
@@ -72,18 +73,16 @@ class KgbenchLM(TemplateLM):
                 "eval --suite budget"
             )
         self.localizer = localizer
-        spec = Spec(
+        sources = Sources(
             model=options.pair,
             recipient=options.pretrained,
             donors=options.donor,
             revision=options.revision,
-            dtype=options.dtype,
-            seed=options.seed,
         )
         settings = Settings(
             options.batch_size, options.device, options.executor, attention=options.attention
         )
-        self.pair: ModelPair = Pairs().load(spec, settings)
+        self.pair: ModelPair = Pairs().load(sources, settings, options.dtype)
         self._watch.add(self.pair)
         self.tokenizer = self.pair.tokenizer
         budget = Budget.on(self.pair.device, self.pair.width, options.batch_size)

@@ -58,6 +58,7 @@ def check_applicable(spec: Spec) -> None:
         InputError: The localizer ranks, the suite is another one, or the localizer's name or file
             is wrong.
     """
+    from kgbench.runner import check
     from kgbench.runner.third_party import method_of
 
     if spec.suite != type(spec).suite:
@@ -65,7 +66,7 @@ def check_applicable(spec: Spec) -> None:
             f"the claims are about the configurations of suite {type(spec).suite!r}: leave out "
             f"--kgbench-suite {spec.suite}"
         )
-    if method_of(spec).kind != "intervention":
+    if method_of(check(spec)).kind != "intervention":
         raise InputError(
             f"the claims are about methods that intervene, and localizer {spec.localizer!r} "
             "scores: name another by --kgbench-localizer"

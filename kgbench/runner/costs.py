@@ -11,6 +11,7 @@ import torch
 from kgbench.models.catalog import FLOPS, Entry
 from kgbench.models.fetching import fetched_model
 from kgbench.models.loading import DTYPES
+from kgbench.models.pair import ModelPair
 from kgbench.models.placement import DeviceMap, free_memory
 from kgbench.numbers import duration_text, size_text
 
@@ -95,6 +96,15 @@ def cost_table(costs: Sequence[Cost]) -> tuple[list[str], list[list[str]]]:
         return names, table
     (_, what), *rows = zip(names, *table, strict=True)
     return ["what", what], list(map(list, rows))
+
+
+def weights_bytes(pair: ModelPair) -> int:
+    """Memory of a pair's weights, shared storage once."""
+    sizes: dict[int, int] = {}
+    for model in (pair.recipient, *pair.donors.values()):
+        for tensor in model.state_dict().values():
+            sizes[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+    return sum(sizes.values())
 
 
 def assumed_seconds(operations: float, device: str) -> tuple[float, str]:

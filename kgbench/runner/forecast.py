@@ -1,53 +1,42 @@
-"""Cost of a run before it is run, from timing its first prompts."""
+"""Cost of a run before it is run, from running its first prompts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
-from kgbench.data import Prompt
 from kgbench.engine import Budget
-from kgbench.errors import InputError, NotApplicableError
-from kgbench.localizers import create, is_foreign
+from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.models.catalog import Entry, is_plant
 from kgbench.models.checkpoints import Checkpoint, find_here, locate
 from kgbench.models.loading import DTYPES, pair_sources, read_empty, read_tokenizer, widest
 from kgbench.models.lora import ADAPTER_CONFIG as ADAPTER
-from kgbench.models.pair import ModelPair
 from kgbench.numbers import duration_text
-from kgbench.records import RecordStore
-from kgbench.runner.costs import Cost, assumed_seconds, download_bytes, room
-from kgbench.runner.guard import blamed
+from kgbench.records import Journal, RecordStore
+from kgbench.runner.costs import Cost, assumed_seconds, download_bytes, room, weights_bytes
 from kgbench.runner.job import (
     Job,
     Pairs,
     device_map_of,
     job_configurations,
+    load_job,
     main_device_of,
-    prepare_job,
 )
-from kgbench.runner.measure import (
-    GROUP,
-    Measurement,
-    chunks,
-    counted,
-    expressed,
-    now,
-    ranked,
-    run_group,
-    score_sites,
-    warm_up,
-    without_ranking,
-)
+from kgbench.runner.measure import GROUP
+from kgbench.runner.run import measure_job
+from kgbench.runner.sources import Sources, checkpoint_folder
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party import isolated
-from kgbench.runner.workload import check, checkpoint_folder, localizer_arguments
+from kgbench.runner.workload import Workload, check, made_localizer
 from kgbench.sites import RECIPIENT
+from kgbench.version import __version__
 
 _LAYER_ROWS = 40
 """Rows of residual width that a layer holds per token, with a second weight set."""
@@ -56,49 +45,38 @@ _OPERATIONS = 2
 """Operations per weight and token in a forward pass (arXiv 2001.08361)."""
 _RECORD, _ROW = 100_000, 50
 """Bytes of a record with its pictures, and of one of its rows, as those of the tiny pairs take."""
-FIRST, TIMED = 16, 8
-"""Prompts of each template whose forwards are counted, and of which are run and timed."""
-SAMPLE = 4
-"""Facts whose prompts a scoring is timed on."""
+FIRST = 8
+"""Prompts of each template that are run."""
 
 
 def dry_run(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Cost:
-    """Load and check a job, time its first group of each prompt, and scale up; nothing is written.
+    """Load and check a job, run its first prompts, and scale up; nothing is written.
 
     A catalog pair that is not on this machine is not downloaded: its size is the catalog's.
 
     Raises:
         InputError: Something in the specification is wrong, or the models do not fit into memory.
     """
-    if is_foreign(spec.localizer):
-        check(spec)
     return isolated(spec.localizer, run_cost, spec, settings, pairs=pairs)
 
 
 def run_cost(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Cost:
     """As `dry_run`, in this process."""
-    spec = check(spec).spec
-    entry = spec.entry
+    work = check(spec)
+    sources, entry = work.sources, work.sources.entry
     if entry is not None and entry.like is not None:
-        recipient = spec.recipient or entry.recipient
-        if not (spec.donors or entry.donors):  # with the recipient as donor costs are the same
-            spec = replace(spec, recipient=recipient, donors={"sft": recipient})
-        if recipient == entry.recipient and find_here(recipient, spec.revision) is None:
-            return _assumed_cost(entry, spec, settings)
+        recipient = sources.recipient or entry.recipient
+        if not (sources.donors or entry.donors):  # with the recipient as donor costs are the same
+            stand_in = {"recipient": recipient, "donors": {"sft": recipient}}
+            sources = sources.model_copy(update=stand_in)
+            work = replace(work, sources=sources)
+        if recipient == entry.recipient and find_here(recipient, sources.revision) is None:
+            return _assumed_cost(entry, work, settings)
     pairs = pairs or Pairs()
-    if pairs.loaded(spec, settings) is None:
+    if work.held.pair is None and pairs.loaded(sources, settings, work.dtype) is None:
         pairs.forget()  # what the one before takes is free
-        _refuse_too_large(spec, settings)
-    return _measured_cost(spec, settings, pairs)
-
-
-def weights_bytes(pair: ModelPair) -> int:
-    """Memory of a pair's weights, shared storage once."""
-    sizes: dict[int, int] = {}
-    for model in (pair.recipient, *pair.donors.values()):
-        for tensor in model.state_dict().values():
-            sizes[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
-    return sum(sizes.values())
+        _refuse_too_large(sources, settings, work.dtype)
+    return _measured_cost(load_job(work, settings, pairs))
 
 
 def checkpoint_bytes(place: Checkpoint, dtype: torch.dtype) -> int:
@@ -117,22 +95,22 @@ def checkpoint_bytes(place: Checkpoint, dtype: torch.dtype) -> int:
     )
 
 
-def _refuse_too_large(spec: Spec, settings: Settings) -> None:
+def _refuse_too_large(sources: Sources, settings: Settings, dtype_name: str | None) -> None:
     """Refuse a pair whose weights, each donor's as large as the recipient's, do not fit."""
-    _, pair = pair_sources(spec.model, spec.recipient, spec.donors)
-    sources = {part: str(source) for part, source in pair.items()}
-    place = find_here(sources.pop(RECIPIENT), spec.revision)
+    _, pair = pair_sources(sources.model, sources.recipient, sources.donors)
+    parts = {part: str(source) for part, source in pair.items()}
+    place = find_here(parts.pop(RECIPIENT), sources.revision)
     if place is None:
         return
     donors = []
-    for source in sources.values():
+    for source in parts.values():
         folder = checkpoint_folder(source)
         if not is_plant(folder) and not (folder / ADAPTER).is_file():
             donors.append(source)
     device = main_device_of(settings)
-    name = spec.dtype or ("float32" if torch.device(device).type == "cpu" else "auto")
+    name = dtype_name or ("float32" if torch.device(device).type == "cpu" else "auto")
     if (dtype := DTYPES.get(name)) is None:
-        here = (find_here(source, spec.revision) for source in donors)
+        here = (find_here(source, sources.revision) for source in donors)
         dtype = widest([place, *filter(None, here)])
     weights = checkpoint_bytes(place, dtype) * (1 + len(donors))
     memory = {"weights": weights}
@@ -141,7 +119,7 @@ def _refuse_too_large(spec: Spec, settings: Settings) -> None:
         raise InputError(f"{cost.verdict}; nothing was loaded")
 
 
-def _assumed_cost(entry: Entry, spec: Spec, settings: Settings) -> Cost:
+def _assumed_cost(entry: Entry, work: Workload, settings: Settings) -> Cost:
     """Cost of a catalog pair that is not on this machine, by its size and the prompts' tokens.
 
     Tokens are those of the shipped pair with a like tokenizer. Each configuration counts as a row
@@ -150,28 +128,28 @@ def _assumed_cost(entry: Entry, spec: Spec, settings: Settings) -> Cost:
 
     Args:
         entry: The pair.
-        spec: The job, with its donors.
+        work: The job, with its donors.
         settings: How it would be computed.
     """
     assert entry.parameters is not None and entry.width is not None and entry.vocabulary is not None
     assert entry.stored is not None and entry.like is not None
-    workload = check(spec)
-    localizer = create(spec.localizer, localizer_arguments(spec), spec.seed)
-    n = len(job_configurations(spec, workload.suite, localizer.kind, localizer.floor))
-    prompts = list(chain.from_iterable(workload.prompts.values()))
+    localizer = made_localizer(work)
+    of = (localizer.kind, localizer.floor)
+    n = len(job_configurations(work.suite, work.grafts, work.layers, *of))
+    prompts = list(chain.from_iterable(work.prompts.values()))
     tokenizer = read_tokenizer(locate(catalog.entry(entry.like).recipient))
     rows = sum(map(len, tokenizer([prompt.text for prompt in prompts])["input_ids"]))
     device = main_device_of(settings)
     is_on_cpu = torch.device(device).type == "cpu"
-    dtype = DTYPES[spec.dtype or ("float32" if is_on_cpu else entry.stored)]
+    dtype = DTYPES[work.dtype or ("float32" if is_on_cpu else entry.stored)]
     # A pair holds tied embeddings twice, see `prepare`.
     parameters = entry.parameters + (entry.vocabulary * entry.width if entry.tied else 0)
-    weights = (1 + len(spec.donors)) * parameters * dtype.itemsize
+    weights = (1 + len(work.sources.donors)) * parameters * dtype.itemsize
     budget = Budget.on(torch.device(device), entry.width)
     seconds, speed = assumed_seconds(_OPERATIONS * entry.parameters * (n + 1) * rows, device)
     ranking = ", ranking left out" if localizer.kind == "scoring" else ""
     return Cost(
-        _name(spec),
+        _name(work.localizer, work.sources),
         seconds,
         f"the catalog's number of parameters, tokens of {entry.like}'s tokenizer, a row for each "
         f"configuration{ranking} and {speed}, since {entry.recipient} is not on this machine",
@@ -183,34 +161,34 @@ def _assumed_cost(entry: Entry, spec: Spec, settings: Settings) -> Cost:
     )
 
 
-def _measured_cost(spec: Spec, settings: Settings, pairs: Pairs) -> Cost:
-    """Cost from the first prompts of each template, with the models that are loaded."""
-    job = prepare_job(spec, settings, pairs)
+def _measured_cost(job: Job) -> Cost:
+    """Cost from a run of the first prompts of each template, with the models that are loaded."""
     pair, prompts, n = job.pair, job.all_prompts, len(job.configurations)
-    with pair.lock, blamed(job.localizer, job.spec.localizer):
-        measurement, scoring = _ready(job)
-        total = dict(scoring)
-        for part in job.prompts.values():
-            for name, value in _part(measurement, part).items():
-                total[name] += value
+    first = replace(job, prompts={name: part[:FIRST] for name, part in job.prompts.items()})
+    with TemporaryDirectory(prefix="kgbench-") as folder:
+        journal = Journal(Path(folder), __version__)
+        ranking = Counter(measure_job(first, journal, Pairs()).scoring)
+        spent = Counter(journal.cost()) + ranking
+    scale = len(prompts) / len(first.all_prompts)
+    done = RecordStore(job.settings.output_dir).find(job.identity.digest()) is not None
+    to_rank = f", {duration_text(scale * ranking['seconds'])} of it to rank the sites"
+    forwards, token_rows = round(scale * spent["forwards"]), round(scale * spent["token_rows"])
     rows = sum(len(pair.encode(prompt)) for prompt in prompts)
     weights, vocabulary = weights_bytes(pair), pair.recipient.config.vocab_size
-    done = RecordStore(settings.output_dir).find(job.identity.digest()) is not None
-    ranking = f", {duration_text(scoring['seconds'])} of it to rank the sites"
     return Cost(
-        _name(spec),
-        0.0 if done else total["seconds"],
-        f"the first prompts of each template{ranking if job.ranks else ''}",
-        _counts(n, len(prompts), round(total["forwards"]), round(total["token_rows"]), rows),
+        _name(job.localizer_name, job.sources),
+        0.0 if done else scale * (spent["seconds"] + spent["plain_seconds"]),
+        f"the first prompts of each template{to_rank if job.ranks else ''}",
+        _counts(n, len(prompts), forwards, token_rows, rows),
         _memory(weights, n * vocabulary, pair.width, job.engine.budget, pair.dtype),
         disk=_RECORD + _ROW * len(prompts) * n,
         done=done,
-        **room(str(pair.device), device_map_of(settings), pair.dtype, loaded=weights),
+        **room(str(pair.device), device_map_of(job.settings), pair.dtype, loaded=weights),
     )
 
 
-def _name(spec: Spec) -> str:
-    return spec.localizer if spec.model is None else f"{spec.localizer} on {spec.model}"
+def _name(localizer: str, sources: Sources) -> str:
+    return localizer if sources.model is None else f"{localizer} on {sources.model}"
 
 
 _COUNTS = ("configurations", "prompts", "forwards", "token_rows", "plain_token_rows")
@@ -240,40 +218,3 @@ def _memory(
         "logits": min(GROUP * logits, Budget.logits) * dtype.itemsize,
         "activations": rows + scores * torch.float32.itemsize,
     }
-
-
-def _ready(job: Job) -> tuple[Measurement, dict[str, float]]:
-    """The job ranked on a few facts, and the cost of ranking on all."""
-    measurement = expressed(job, FIRST)
-    warm_up(job)
-    cost = {"forwards": 0.0, "token_rows": 0.0, "seconds": 0.0}
-    if not job.ranks:
-        return measurement, cost
-    facts = sorted(frozenset.union(*job.halves))
-    sample = [prompt for prompt in job.all_prompts if prompt.fact.id in facts[:SAMPLE]]
-    started = now(job.pair)
-    try:
-        with counted(job.pair) as count:
-            scores = score_sites(measurement.method, job.pair, sample)
-    except NotApplicableError as error:
-        return without_ranking(measurement, str(error)), cost
-    cost = {**vars(count), "seconds": now(job.pair) - started}
-    scale = len(job.all_prompts) / len(sample)
-    scaled = {what: value * scale for what, value in cost.items()}
-    return ranked(measurement, (scores, scores)), scaled
-
-
-def _part(measurement: Measurement, prompts: Sequence[Prompt]) -> dict[str, float]:
-    """Cost of all prompts of a template: the first ones are planned, and some of these are run."""
-    first, sizes = prompts[:FIRST], list[int]()
-    for part in chunks(first, measurement.at_once):
-        sizes += measurement.job.engine.sizes(measurement.plan(part)[0])
-    _, cost = run_group(measurement, first[:TIMED], None)
-    each = cost["seconds"] / cost["token_rows"]
-    plain_seconds = cost["plain_seconds"] * len(first) / len(first[:TIMED])
-    parts = {
-        "forwards": float(len(sizes)),
-        "token_rows": float(sum(sizes)),
-        "seconds": each * sum(sizes) + plain_seconds,
-    }
-    return {what: value * len(prompts) / len(first) for what, value in parts.items()}

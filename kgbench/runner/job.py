@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -23,7 +23,6 @@ from kgbench.localizers import (
     InterventionLocalizer,
     ScoringLocalizer,
     class_fingerprint,
-    create,
     fingerprint,
 )
 from kgbench.metrics import METRIC_VERSION
@@ -38,8 +37,9 @@ from kgbench.models.placement import (
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHashes, canonical_json
 from kgbench.records.identity import AFTER_BLANKS, json_differences
 from kgbench.runner.known import files_state
+from kgbench.runner.sources import Sources
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.workload import Suite, Workload, check, localizer_arguments
+from kgbench.runner.workload import Suite, Workload, check, made_localizer
 from kgbench.sites.configurations import (
     BEST,
     REST,
@@ -84,68 +84,68 @@ class Pairs:
         self.state: str | None = None
         """State of the files of the last pair before they were read, see `files_state`."""
 
-    def load(self, spec: Spec, settings: Settings) -> ModelPair:
-        """The pair that a specification names, loaded and checked.
+    def load(self, sources: Sources, settings: Settings, dtype: str | None = None) -> ModelPair:
+        """The pair that sources name, loaded and checked.
 
         Raises:
             InputError: The device cannot be used, or a checkpoint does not load or fit.
         """
-        if (pair := self.loaded(spec, settings)) is None:
-            check_donor(spec)
+        if (pair := self.loaded(sources, settings, dtype)) is None:
+            check_donor(sources)
             self.forget()  # the one before is freed first
-            self.state, arguments = files_state(spec), _wanted(spec, settings)
+            self.state, arguments = files_state(sources), _wanted(sources, settings, dtype)
             pair = load_pair(**arguments)
             self._last = (arguments, pair)
         return pair
 
-    def loaded(self, spec: Spec, settings: Settings) -> ModelPair | None:
-        """The pair that a specification names, if it is loaded.
+    def loaded(
+        self, sources: Sources, settings: Settings, dtype: str | None = None
+    ) -> ModelPair | None:
+        """The pair that sources name, if it is loaded.
 
         Raises:
             InputError: The device cannot be used.
         """
-        if spec.in_memory.pair is not None:
-            return spec.in_memory.pair
         arguments, pair = self._last or ({}, None)
-        return pair if arguments == _wanted(spec, settings) else None
+        return pair if arguments == _wanted(sources, settings, dtype) else None
 
     def forget(self) -> None:
         """Drop the pair, so that its memory is free."""
         self._last = None
 
 
-def _wanted(spec: Spec, settings: Settings) -> dict[str, Any]:
+def _wanted(sources: Sources, settings: Settings, dtype: str | None) -> dict[str, Any]:
     """Arguments of `load_pair`."""
     return {
-        "name": spec.model,
-        "recipient": spec.recipient,
-        "donors": dict(spec.donors) or None,
-        "dtype": spec.dtype,
+        "name": sources.model,
+        "recipient": sources.recipient,
+        "donors": dict(sources.donors) or None,
+        "dtype": dtype,
         "device": main_device_of(settings),
-        "revision": spec.revision,
-        "chat_template": spec.chat_template,
+        "revision": sources.revision,
+        "chat_template": sources.chat_template,
         "attention": settings.attention,
         "device_map": device_map_of(settings),
     }
 
 
-def check_donor(spec: Spec) -> None:
+def check_donor(sources: Sources) -> None:
     """Refuse a pair without a donor; of the catalog with what it takes to train one.
 
     Args:
-        spec: What is evaluated, with a donor trained on this machine where there is one.
+        sources: The pair, with a donor trained on this machine where there is one.
 
     Raises:
         ModelError: It has none.
     """
-    entry = spec.entry
-    if entry is None or entry.donors or spec.donors or spec.recipient is not None:
-        pair_sources(spec.model, spec.recipient, spec.donors)
+    entry = sources.entry
+    if entry is None or entry.donors or sources.donors or sources.recipient is not None:
+        pair_sources(sources.model, sources.recipient, sources.donors)
         return
     from kgbench.runner.training.finetuning_cost import recipes_text
 
-    facts = spec.dataset or entry.dataset
-    costs = recipes_text(entry.name, facts, spec.imports)
+    facts = sources.dataset or entry.dataset
+    costs = recipes_text(entry.name, facts, sources.imports)
     raise ModelError("; ".join(filter(None, (no_donor_text(entry.name, facts), costs))))
 
 
@@ -177,29 +177,27 @@ def main_device_of(settings: Settings) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """A localizer on a model pair, loaded and checked."""
+    """What is evaluated and how: all names are looked up, and the models are loaded."""
 
-    workload: Workload
-    settings: Settings
-    configurations: Mapping[str, str | None]
-    """Each configuration with its complement."""
-    localizer: AbstractLocalizer
     pair: ModelPair
-
-    @property
-    def spec(self) -> Spec:
-        """The specification, with its donors."""
-        return self.workload.spec
-
-    @property
-    def dataset(self) -> Dataset:
-        """The data set."""
-        return self.workload.dataset
-
-    @property
-    def prompts(self) -> Mapping[str, Sequence[Prompt]]:
-        """Prompts of all facts, by name."""
-        return self.workload.prompts
+    dataset: Dataset
+    prompts: Mapping[str, Sequence[Prompt]]
+    """Prompts of all facts, by name."""
+    localizer: AbstractLocalizer
+    settings: Settings
+    sources: Sources
+    """Where models and facts are."""
+    localizer_name: str
+    """As it was given: a name, or a class of a file."""
+    code: str = ""
+    """Hash of the localizer's code, where that is not kgbench's."""
+    configurations: Mapping[str, str | None] = field(default_factory=dict)
+    """Each configuration with its complement."""
+    truth: Truth | None = None
+    """Ground-truth location of planted facts, in suites that compare with it."""
+    limit: int | None = None
+    seed: int = 0
+    metric: str | None = None
 
     @cached_property
     def engine(self) -> Engine:
@@ -233,11 +231,6 @@ class Job:
         return self.ranks and isinstance(self.localizer, InterventionLocalizer)
 
     @property
-    def truth(self) -> Truth | None:
-        """Ground-truth location of planted facts, in suites that compare with it."""
-        return self.workload.truth if self.workload.suite.truth else None
-
-    @property
     def all_prompts(self) -> list[Prompt]:
         """The prompts of all templates."""
         return list(chain.from_iterable(self.prompts.values()))
@@ -250,7 +243,7 @@ class Job:
     @cached_property
     def halves(self) -> Halves:
         """Facts in two halves: each ranks sites for the other."""
-        return split_facts(self.prompts, self.spec.seed)
+        return split_facts(self.prompts, self.seed)
 
     @cached_property
     def identity(self) -> Identity:
@@ -263,7 +256,7 @@ class Job:
             InputError: A name or a parameter is a local path, looks like a credential, or is no
                 JSON value.
         """
-        method, held = self.localizer, self.spec.in_memory
+        method = self.localizer
         try:
             # As JSON, which has no tuples.
             parameters = dict(json.loads(canonical_json(method.parameters())))
@@ -272,11 +265,7 @@ class Job:
             raise InputError(
                 f"localizer {method.name!r}: its parameters do not fit into a record: {expected}"
             ) from error
-        code = held.code
-        if code is None:
-            of = held.localizer
-            code = fingerprint(self.spec.localizer) if of is None else class_fingerprint(type(of))
-        version = filter(None, (method.version, "scan" if self.scans else "", code))
+        version = filter(None, (method.version, "scan" if self.scans else "", self.code))
         hashes = dict(self.pair.weight_hashes)
         try:
             return Identity(
@@ -294,15 +283,15 @@ class Job:
                 configurations=tuple(self.configurations),
                 metric_version=METRIC_VERSION + AFTER_BLANKS * self.after_blanks,
                 dtype=str(self.pair.dtype).removeprefix("torch."),
-                seeds=(self.spec.seed,),
-                limit=self.spec.limit,
+                seeds=(self.seed,),
+                limit=self.limit,
                 truth=self.truth,
                 ranking_version=RANKING_VERSION if self.ranks else None,
             )
         except ValidationError as error:
-            told = (found["msg"].removeprefix("Value error, ") for found in error.errors())
+            faults = (fault["msg"].removeprefix("Value error, ") for fault in error.errors())
             raise InputError(
-                f"this run cannot be recorded: {'; '.join(told)}; give a name in its place"
+                f"this run cannot be recorded: {'; '.join(faults)}; give a name in its place"
             ) from error
 
 
@@ -322,24 +311,41 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
     Raises:
         InputError: The specification is wrong, or does not fit the models.
     """
-    spec, suite = work.spec, work.suite
-    localizer = spec.in_memory.localizer
+    localizer, pair, code = work.held.localizer, work.held.pair, work.held.code
+    if code is None and localizer is not None:
+        code = class_fingerprint(type(localizer))
     if localizer is None:
-        localizer = create(spec.localizer, localizer_arguments(spec), spec.seed)
+        localizer = made_localizer(work)
     check_choice("kind of localizer", localizer.kind, KINDS)
     check_choice("floor of localizer", localizer.floor, FLOORS)
+    suite = work.suite
     ranking_only = isinstance(localizer, ScoringLocalizer)
-    if ranking_only and not (suite.budgets or suite.truth or spec.grafts):
+    if ranking_only and not (suite.budgets or suite.truth or work.grafts):
         raise InputError(
-            f"suite {spec.suite!r} grafts what it names, and {localizer.name!r} ranks sites "
+            f"suite {suite.name!r} grafts what it names, and {localizer.name!r} ranks sites "
             "instead; choose another --suite, such as pathways, or a --localizer that intervenes, "
             "such as dynamic_graft"
         )
-    labels = job_configurations(spec, suite, localizer.kind, localizer.floor)
-    pair = (pairs or Pairs()).load(spec, settings)
+    labels = job_configurations(suite, work.grafts, work.layers, localizer.kind, localizer.floor)
+    if pair is None:
+        pair = (pairs or Pairs()).load(work.sources, settings, work.dtype)
     refuse_hooks(pair.recipient, *pair.donors.values())
-    job = Job(work, settings, labels, localizer, pair)
-    _check_expected(job)
+    job = Job(
+        pair=pair,
+        dataset=work.dataset,
+        prompts=work.prompts,
+        localizer=localizer,
+        settings=settings,
+        sources=work.sources,
+        localizer_name=work.localizer,
+        code=fingerprint(work.localizer) if code is None else code,
+        configurations=labels,
+        truth=work.truth,
+        limit=work.limit,
+        seed=work.seed,
+        metric=work.metric,
+    )
+    _check_expected(job, work.expected)
     most = getattr(pair.recipient.config, "max_position_embeddings", None)
     for prompt in job.all_prompts:
         length = len(pair.encoded(prompt).ids)
@@ -371,42 +377,50 @@ HINTS: Mapping[str, str] = {
 """What it means that a part of the identity differs, and what to do, where anything can be done."""
 
 
-def _check_expected(job: Job) -> None:
+def _check_expected(job: Job, parts: Mapping[str, Any]) -> None:
     """Refuse parts that are not those of the recorded run that a job is about.
+
+    Args:
+        job: The job.
+        parts: Those of the run's identity, as JSON.
 
     Raises:
         InputError: A part differs; the message names all that do.
     """
-    if not job.spec.expected:
+    if not parts:
         return
-    expected = dict(job.spec.expected)
+    expected = dict(parts)
     now = job.identity.model_dump(mode="json", include=set(expected))
     for part in {"prompts", "localizer"} & {*expected}:  # an audit asks one wording at a time
         shared = [name for name in expected[part] if name in now[part]]
         for of in (expected, now):
             of[part] = {name: of[part][name] for name in shared}
-    parts = []
+    texts = []
     for difference in json_differences(expected, now):
         hints = (hint for start, hint in HINTS.items() if difference.field.startswith(start))
-        parts.append(f"{difference.text()} ({next(hints, 'other settings')})")
-    if parts:
+        texts.append(f"{difference.text()} ({next(hints, 'other settings')})")
+    if texts:
         raise InputError(
             "what this record is of is not at hand (field: in the record | here): "
-            + "; ".join(parts)
+            + "; ".join(texts)
         )
 
 
-def job_configurations(spec: Spec, suite: Suite, kind: str, floor: str) -> dict[str, str | None]:
+def job_configurations(
+    suite: Suite, grafts: Sequence[str], layers: str | None, kind: str, floor: str
+) -> dict[str, str | None]:
     """Each configuration of a job with its complement.
 
     Args:
-        spec: What is evaluated.
-        suite: Its suite.
-        kind: Of its localizer, as is the floor.
+        suite: The suite.
+        grafts: In the place of the suite's; none for these.
+        layers: Of grafts that name none.
+        kind: Of the localizer, as is the floor.
         floor: What its grafts are measured from.
     """
-    grafts = spec.grafts or (suite.grafts if kind == InterventionLocalizer.kind else ())
-    labels = configurations(grafts, spec.layers)
+    labels = configurations(
+        grafts or (suite.grafts if kind == InterventionLocalizer.kind else ()), layers
+    )
     if floor == "destroyed_donor":
         labels |= {"ALL": "NONE", "NONE": "ALL"}
     if kind == ScoringLocalizer.kind or suite.scan:

@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePath
@@ -37,9 +37,9 @@ from kgbench.records import (
     write_whole,
 )
 from kgbench.records.provenance import package_versions
-from kgbench.runner.sources import note_sources
-from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.workload import Workload, check, checkpoint_folder
+from kgbench.runner.sources import Sources, checkpoint_folder, note_sources
+from kgbench.runner.spec import Held, Settings, Spec
+from kgbench.runner.workload import Workload, check
 from kgbench.stats import rescored
 from kgbench.stats.prior import priors_of
 from kgbench.stats.scores import check_metric
@@ -82,11 +82,13 @@ def known_run(spec: Spec, settings: Settings) -> Run | None:
 
 def known_identity(work: Workload, settings: Settings) -> str | None:
     """Digest of the identity of a run, where it is known without loading its models."""
+    if work.held != Held():
+        return None
     try:
         state, identity = _note(work, settings).read_text("utf-8").split()
     except (OSError, ValueError):
         return None
-    return identity if state == files_state(work.spec) else None
+    return identity if state == files_state(work.sources) else None
 
 
 def note_identity(work: Workload, settings: Settings, state: str | None, identity: str) -> None:
@@ -98,7 +100,7 @@ def note_identity(work: Workload, settings: Settings, state: str | None, identit
         state: Of the pair's files before they were read, see `files_state`; None for no note.
         identity: Digest of the identity.
     """
-    if state is None or work.spec.held is not None or is_foreign(work.spec.localizer):
+    if state is None or work.held != Held() or is_foreign(work.localizer):
         return
     path = _note(work, settings)
     with suppress(OSError):
@@ -111,13 +113,13 @@ def reused(work: Workload, settings: Settings, stored: StoredRecord) -> Run:
 
     Warns where other versions computed it.
     """
-    note_sources(work.spec, settings, stored.path)
+    note_sources(work.sources, work.held, settings, stored.path)
     if (versions := other_versions(stored.record.provenance)) is not None:
         warnings.warn(f"{versions}; to compute it again, delete {stored.path}", stacklevel=2)
     record, dropped = stored.record, dict(work.dataset.dropped)
     if record.answers is None or record.dropped != dropped:
         record = rescored(record.model_copy(update={"dropped": dropped}), stored.facts())
-    metric = work.spec.metric or priors_of(record).usual_metric
+    metric = work.metric or priors_of(record).usual_metric
     if record.metric != check_metric(metric):
         record = rescored(record, stored.facts(), metric)
     return Run(record, stored.path, reused=True)
@@ -131,17 +133,15 @@ def _note(work: Workload, settings: Settings) -> Path:
     variables = sorted(os.environ.items())
     visible = [f"{name}={value}" for name, value in variables if name.endswith("VISIBLE_DEVICES")]
     question = {
-        "spec": asdict(replace(work.spec, metric="", held=None, expected={})),
-        "settings": asdict(replace(settings, output_dir=Path(), on_record=None)),
-        "suite": asdict(work.suite),
+        **vars(replace(work, metric=None, expected={})),
+        "settings": replace(settings, output_dir=Path(), on_record=None),
         "dataset": [work.dataset.name, work.dataset.content_hash, len(work.dataset.facts)],
         "prompts": {name: prompt_hash(name, work.dataset) for name in work.prompts},
-        "truth": None if work.truth is None else work.truth.model_dump(),
         "code": _code(),
         # What decides which device is taken by default, as far as that shows without torch.
         "machine": [platform.node(), *visible, *map(str, sorted(Path("/dev").glob("nvidia*")))],
     }
-    text = json.dumps(question, sort_keys=True, default=str)
+    text = json.dumps(question, sort_keys=True, default=repr)
     cache = platformdirs.user_cache_path("kgbench", appauthor=False)
     return cache / "known" / sha256(text.encode()).hexdigest()
 
@@ -152,21 +152,21 @@ def _code() -> tuple[str, dict[str, str]]:
     return code_stamp(), package_versions()
 
 
-def files_state(spec: Spec, now_ns: int | None = None) -> str | None:
+def files_state(sources: Sources, now_ns: int | None = None) -> str | None:
     """SHA-256 over name, inode, size and times of all files of a pair's checkpoints.
 
     It is another one whenever a file was written, replaced, removed or added. None where the pair
     is not in folders of this machine alone, and where a file has just changed.
 
     Args:
-        spec: Names the pair.
+        sources: Name the pair.
         now_ns: The time, in nanoseconds since 1970; by default now.
     """
     now = time.time_ns() if now_ns is None else now_ns
     files: list[list[object]] = []
-    named = [spec.recipient, *spec.donors.values()]
+    named = [sources.recipient, *sources.donors.values()]
     try:
-        if (entry := spec.entry) is not None:
+        if (entry := sources.entry) is not None:
             named += [entry.recipient, *entry.donors.values()]
         for source in sorted({source for source in named if source is not None}):
             folder = checkpoint_folder(source)

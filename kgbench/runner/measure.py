@@ -272,14 +272,22 @@ def ready(job: Job, journal: Journal, progress: Progress | None) -> Measurement:
         progress: Progress callback.
     """
     measurement = expressed(job)
-    warm_up(job)
+    # A first forward, whose start-up costs are no part of the method's.
+    for _ in job.engine.run(job.engine.plan(job.all_prompts[:2], ["PRE", "SFT", "ALL", "LT"])):
+        pass
     if not job.ranks:
         return measurement
     try:
         scores, cost = _score_halves(measurement, journal, progress)
     except NotApplicableError as error:
-        return without_ranking(measurement, str(error))
-    return replace(ranked(measurement, scores), scoring=cost)
+        tops = dict.fromkeys(job.tops, str(error))
+        absent = {name: {**measurement.absent.get(name, {}), **tops} for name in job.prompts}
+        return replace(measurement, absent=absent)
+    k = None
+    if job.truth is not None:
+        k = len(graft_sites(job.pair, job.all_prompts, parse_graft(job.truth.plant)))
+    ranking = SiteRanking(job.pair, job.prompts, job.halves, scores, k, job.seed)
+    return replace(measurement, ranking=ranking, scoring=cost)
 
 
 def drawn(method: AbstractLocalizer, fitted: object) -> Sequence[InterventionLocalizer]:
@@ -298,13 +306,8 @@ def drawn(method: AbstractLocalizer, fitted: object) -> Sequence[InterventionLoc
     return draws or ()
 
 
-def expressed(job: Job, most: int | None = None) -> Measurement:
-    """Fit a job's localizer, and find the configurations that it cannot express.
-
-    Args:
-        job: The job.
-        most: Try only so many prompts of each template; by default all.
-    """
+def expressed(job: Job) -> Measurement:
+    """Fit a job's localizer, and find the configurations that it cannot express."""
     method: AbstractLocalizer = job.localizer
     if not isinstance(method, InterventionLocalizer):
         return Measurement(job, method)
@@ -315,34 +318,11 @@ def expressed(job: Job, most: int | None = None) -> Measurement:
         if not isinstance(graft, Graft):
             continue
         try:
-            for part in chunks(prompts[:most], GROUP):
+            for part in chunks(prompts, GROUP):
                 treated(draws[0], job.pair, part, graft)
         except NotApplicableError as error:
             absent[name][label] = str(error)
     return Measurement(job, method, absent)
-
-
-def ranked(measurement: Measurement, scores: tuple[SiteScores, SiteScores]) -> Measurement:
-    """Add the scores of both halves."""
-    job, k = measurement.job, None
-    if job.truth is not None:
-        k = len(graft_sites(job.pair, job.all_prompts, parse_graft(job.truth.plant)))
-    ranking = SiteRanking(job.pair, job.prompts, job.halves, scores, k, job.spec.seed)
-    return replace(measurement, ranking=ranking)
-
-
-def without_ranking(measurement: Measurement, reason: str) -> Measurement:
-    """Mark budgets as not applicable for a method that cannot score sites."""
-    job = measurement.job
-    tops = dict.fromkeys(job.tops, reason)
-    absent = {name: {**measurement.absent.get(name, {}), **tops} for name in job.prompts}
-    return replace(measurement, absent=absent)
-
-
-def warm_up(job: Job) -> None:
-    """Run a first forward, whose start-up costs are no part of the method's cost."""
-    for _ in job.engine.run(job.engine.plan(job.all_prompts[:2], ["PRE", "SFT", "ALL", "LT"])):
-        pass
 
 
 # ------------------------------------------------------------------------------------ ranking

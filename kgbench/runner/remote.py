@@ -46,7 +46,8 @@ from kgbench.registry import told
 from kgbench.runner.guard import guarded
 from kgbench.runner.job import Job, Pairs
 from kgbench.runner.measure import GROUP, Count, chunks, counted, drawn, now, score_sites, treated
-from kgbench.runner.spec import Held, Settings, Spec
+from kgbench.runner.sources import Sources
+from kgbench.runner.spec import Held, Settings
 from kgbench.runner.third_party import DECLARED, Method, isolated
 from kgbench.sites import Graft, Site, SiteScores, parse_graft
 
@@ -72,8 +73,13 @@ class Stage:
 class Request:
     """All that a child gets."""
 
-    spec: Spec
-    """Names the localizer and the models."""
+    localizer: str
+    """Its name or file."""
+    arguments: Mapping[str, str]
+    seed: int
+    sources: Sources
+    """Where the models are."""
+    dtype: str
     settings: Settings
     alias: str
     """Name of the pair."""
@@ -108,9 +114,18 @@ def request_of(job: Job, method: Method, exchanged: bool = False) -> Request:
         facts = frozenset(prompt.fact.id for prompt in prompts)
         grafts = tuple(label for label, graft in job.grafts.items() if isinstance(graft, Graft))
         stages.insert(0, Stage(facts, grafts))
-    spec = replace(job.spec, held=None, localizer_args=method.arguments)
-    settings = replace(job.settings, on_record=None)
-    return Request(spec, settings, alias, exchange, tuple(questions), tuple(stages))
+    return Request(
+        job.localizer_name,
+        method.arguments,
+        job.seed,
+        job.sources,
+        str(job.pair.dtype).removeprefix("torch."),
+        replace(job.settings, on_record=None),
+        alias,
+        exchange,
+        tuple(questions),
+        tuple(stages),
+    )
 
 
 # ----------------------------------------------------------------------------- between the processes
@@ -173,9 +188,10 @@ def give(request: Request, folder: Path, progress: Progress | None = None) -> bo
         InputError: A treatment cannot be described by data, or is too large; or the localizer
             fails, or changes the models.
     """
-    spec, settings = request.spec, request.settings
-    method = create(spec.localizer, spec.localizer_args, spec.seed)
-    pair = renamed_pair(Pairs().load(spec, settings), request.alias, request.exchange)
+    settings = request.settings
+    method = create(request.localizer, request.arguments, request.seed)
+    loaded = Pairs().load(request.sources, settings, request.dtype)
+    pair = renamed_pair(loaded, request.alias, request.exchange)
     prompts = []
     for prompt, tokens in request.prompts:
         prompts.append(prompt if prompt.target else pair.question(prompt, tokens))
@@ -192,7 +208,7 @@ def give(request: Request, folder: Path, progress: Progress | None = None) -> bo
         writer = Writer(method.name)
         with (
             choosing(settings.executor, budget),
-            guarded(method, spec.localizer, pair, lambda: None),
+            guarded(method, request.localizer, pair, lambda: None),
             counted(pair, report) as count,
         ):
             started = now(pair)
@@ -336,7 +352,7 @@ def ask(
     Raises:
         InputError: As of `give`; or what the process wrote is no answer.
     """
-    isolated(request.spec.localizer, give, request, folder, progress=progress, pairs=pairs)
+    isolated(request.localizer, give, request, folder, progress=progress, pairs=pairs)
     return replies_in(folder, method.name)
 
 

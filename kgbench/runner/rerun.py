@@ -17,14 +17,14 @@ from kgbench.errors import InputError, LawError
 from kgbench.localizers import InterventionLocalizer, is_foreign, names
 from kgbench.models import catalog
 from kgbench.progress import Progress
-from kgbench.records import Journal, Record, SiteScore
+from kgbench.records import Journal, Record
 from kgbench.runner.job import Job, Pairs, job_configurations, prepare_job
 from kgbench.runner.remote import ask, declared, request_of
 from kgbench.runner.run import measure_job
 from kgbench.runner.sources import Sources
 from kgbench.runner.spec import Held, Settings, Spec
 from kgbench.runner.third_party import method_of
-from kgbench.runner.workload import job_dataset, load_suite, suites
+from kgbench.runner.workload import check, load_suite, suites
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import parse_top
 from kgbench.stats.repetition import Repeated, repeated
@@ -73,17 +73,21 @@ def question_spec(spec: Spec, record: Record, of: str) -> Spec:
         record: The run's record.
         of: `method`; or `pair`, without the run's method, suite and layers.
     """
-    what, parts = record.identity, dict[str, Any]()
+    what = record.identity
     expected = what.model_dump(mode="json", include=set(PAIR))
     if of == "method":
         method = what.model_dump(mode="json", include={"localizer": {"name", "version"}})
         return replace(spec, expected={**expected, **method})
-    if spec.held is not None:
-        parts["held"] = Held(spec.held.pair, spec.held.dataset)
-    usual = Spec(prompts=tuple(what.prompts))
-    for name in ("localizer", "localizer_args", "suite", "layers", "prompts"):
-        parts[name] = getattr(usual, name)
-    return replace(spec, expected=expected, **parts)
+    return replace(
+        spec,
+        localizer=Spec.localizer,
+        localizer_args={},
+        suite=Spec.suite,
+        layers=None,
+        prompts=tuple(what.prompts),
+        held=spec.held and Held(spec.held.pair, spec.held.dataset),
+        expected=expected,
+    )
 
 
 def specification(record: Record, sources: Sources, localizer: str | None = None) -> Spec:
@@ -98,25 +102,30 @@ def specification(record: Record, sources: Sources, localizer: str | None = None
         InputError: A part is not at hand, or no suite gives the record's configurations.
     """
     sources.check()
-    what = record.identity
+    what, model = record.identity, _model(record, sources)
+    sources = _with_facts(sources.model_copy(update={"model": model}), record)
+    suite, grafts = _suite_of(record)
+    prompts = tuple(what.prompts)
+    usual = tuple(sources.facts().templates) or load_suite(suite).prompts
     parameters = what.localizer.parameters.items()
-    result = Spec(
+    return Spec(
         localizer=localizer_of(record, localizer),
         localizer_args={name: argument_text(value) for name, value in parameters},
-        model=_model(record, sources),
+        model=model,
         recipient=sources.recipient,
-        donors=dict(sources.donors),
+        donors=sources.donors,
         revision=sources.revision,
         chat_template=sources.chat_template,
-        prompts=tuple(what.prompts),
+        dataset=sources.dataset,
+        imports=sources.imports,
+        prompts=() if usual == prompts else prompts,
+        grafts=grafts,
+        suite=suite,
         limit=what.limit,
         dtype=what.dtype,
         seed=what.seeds[0],
         metric=record.metric,
     )
-    spec = _with_configurations(_with_facts(result, record, sources), record)
-    usual = tuple(job_dataset(spec).templates) or load_suite(spec.suite).prompts
-    return replace(spec, prompts=()) if usual == spec.prompts else spec
 
 
 def localizer_of(record: Record, localizer: str | None = None) -> str:
@@ -155,24 +164,23 @@ def _model(record: Record, sources: Sources) -> str | None:
     )
 
 
-def _with_facts(spec: Spec, record: Record, sources: Sources) -> Spec:
+def _with_facts(sources: Sources, record: Record) -> Sources:
     """Add the record's facts: a given file, those of the pair, or a shipped data set."""
     dataset = record.identity.dataset
-    if sources.dataset is not None:
-        return replace(spec, dataset=sources.dataset, imports=sources.imports)
-    if spec.model is not None and job_dataset(spec).content_hash == dataset.hash:
-        return spec
+    named = sources.dataset is not None
+    if named or (sources.model is not None and sources.facts().content_hash == dataset.hash):
+        return sources
     if not is_shipped(dataset.name):
         raise InputError(
             f"the facts {dataset.name!r} are not shipped: give the file with --dataset FILE, to "
             "`kgbench rerun` or to the same `kgbench eval` once more; facts that were in memory "
             "are written to one first, with the same columns"
         )
-    return replace(spec, dataset=dataset.name)
+    return sources.model_copy(update={"dataset": dataset.name})
 
 
-def _with_configurations(spec: Spec, record: Record) -> Spec:
-    """The specification with the suite and the grafts that give the record's configurations.
+def _suite_of(record: Record) -> tuple[str, tuple[str, ...]]:
+    """The suite and the grafts that give the record's configurations.
 
     Complements come after their grafts, so that the requested grafts are the first of all.
 
@@ -189,10 +197,9 @@ def _with_configurations(spec: Spec, record: Record) -> Spec:
         if suite.truth != (record.identity.truth is not None):
             continue
         for grafts in selections:
-            result = replace(spec, suite=name, grafts=grafts)
-            labels = job_configurations(result, suite, record.kind, record.floor)
+            labels = job_configurations(suite, grafts, None, record.kind, record.floor)
             if tuple(labels) == configurations:
-                return result
+                return name, grafts
     raise InputError(
         "no suite of this version of kgbench gives the configurations of the record: "
         f"{', '.join(configurations)}"
@@ -251,44 +258,28 @@ def repeat(
     Raises:
         InputError: The job cannot be run here, or what is here is not what the record is of.
     """
+    pairs, held = Pairs(), None
+    parts = (record, how.sources, settings, how.localizer, pairs)
     with TemporaryDirectory(prefix="kgbench-") as folder:
-        ids, scores, knows = _measure(record, how, settings, Path(folder) / "run", progress)
-        rows = Journal(Path(folder) / "run").table()
-    chosen = sample_facts(ids, how.sample, how.seed)
+        if is_foreign(localizer := localizer_of(record, how.localizer)):
+            method = method_of(check(specification(record, how.sources, localizer)))
+            request = request_of(job_of(*parts, declared(method)), method, exchanged=True)
+            handed = Path(folder) / "handed"
+            handed.mkdir()
+            held = declared(method, ask(request, method, handed, progress, pairs))
+        job = job_of(*parts, held)
+        ids = [prompt.fact.id for prompt in job.all_prompts]
+        chosen = sample_facts(ids, how.sample, how.seed)
+        journal = Journal(Path(folder) / "run", f"kgbench {__version__}")
+        ranking = measure_job(job, journal, pairs, progress, facts=chosen).ranking
+        rows = journal.table()
     # Facts that the run does not have stay among the rows, and differ.
     left_out = pa.array(set(ids) - set(chosen), pa.string())
     stored = facts.filter(pc.invert(pc.is_in(facts["fact"], left_out)))
+    scores = None if ranking is None else ranking.map
     again = repeated(record, stored, rows, how.tolerance, scores)
-    return replace(again, knows_answers=knows), chosen
-
-
-def _measure(
-    record: Record,
-    how: Repetition,
-    settings: Settings,
-    folder: Path,
-    progress: Progress | None = None,
-) -> tuple[tuple[str, ...], tuple[SiteScore, ...] | None, bool]:
-    """Measure the sample; its rows are left in a journal.
-
-    Returns:
-        Ids of all facts of the job, the map of a method that ranks, and whether one that intervenes
-        is given the answers.
-    """
-    pairs = Pairs()
-    parts, held = (record, how.sources, settings, how.localizer, pairs), None
-    if is_foreign(localizer := localizer_of(record, how.localizer)):
-        method = method_of(specification(record, how.sources, localizer))
-        request = request_of(job_of(*parts, declared(method)), method, exchanged=True)
-        with TemporaryDirectory(prefix="kgbench-") as handed:
-            held = declared(method, ask(request, method, Path(handed), progress, pairs))
-    job = job_of(*parts, held)
-    ids = tuple(prompt.fact.id for prompt in job.all_prompts)
-    journal = Journal(folder, f"kgbench {__version__}")
-    chosen = sample_facts(ids, how.sample, how.seed)
-    ranking = measure_job(job, journal, pairs, progress, facts=chosen).ranking
     knows = "answer" in job.localizer.needs and isinstance(job.localizer, InterventionLocalizer)
-    return ids, None if ranking is None else ranking.map, knows
+    return replace(again, knows_answers=knows), chosen
 
 
 def sample_facts(ids: Sequence[str], n: int | None, seed: int) -> tuple[str, ...]:

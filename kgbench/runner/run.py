@@ -30,10 +30,9 @@ from kgbench.records import (
     collect_provenance,
     measured_on,
 )
-from kgbench.runner.costs import room
-from kgbench.runner.forecast import weights_bytes
+from kgbench.runner.costs import room, weights_bytes
 from kgbench.runner.guard import guarded
-from kgbench.runner.job import Job, Pairs, device_map_of, prepare_job
+from kgbench.runner.job import Job, Pairs, device_map_of, load_job
 from kgbench.runner.known import Run, note_identity, reused
 from kgbench.runner.measure import (
     GROUP,
@@ -55,9 +54,9 @@ from kgbench.runner.remote import (
     request_of,
 )
 from kgbench.runner.sources import note_sources
-from kgbench.runner.spec import Settings, Spec
+from kgbench.runner.spec import Held, Settings, Spec
 from kgbench.runner.third_party import Method, method_of
-from kgbench.runner.workload import check
+from kgbench.runner.workload import Workload, check
 from kgbench.sites import parse_graft
 from kgbench.sites.configurations import canonical
 from kgbench.stats import Ground, judged, with_figures, with_planted
@@ -83,18 +82,17 @@ def run_job(
         InputError: The specification is wrong, before anything is computed; or a third-party
             localizer fails, or changes the models.
     """
-    quiet, method = replace(settings, on_record=None), None
-    if spec.held is None and is_foreign(spec.localizer):
-        check(spec)
-        method = method_of(spec)
-    run = compute_job(spec, quiet, progress, pairs, method)
+    work, method = check(spec), None
+    if work.held == Held() and is_foreign(work.localizer):
+        method = method_of(work)
+    run = compute_job(work, replace(settings, on_record=None), progress, pairs, method)
     if settings.on_record is not None:
         settings.on_record(run)
     return run
 
 
 def compute_job(
-    spec: Spec,
+    work: Workload,
     settings: Settings,
     progress: Progress | None = None,
     pairs: Pairs | None = None,
@@ -103,7 +101,7 @@ def compute_job(
     """Evaluate a localizer in this process, whoever wrote it.
 
     Args:
-        spec: What is evaluated.
+        work: What is evaluated.
         settings: How.
         progress: Progress callback.
         pairs: Where models are loaded, shared by jobs on one pair.
@@ -115,17 +113,17 @@ def compute_job(
     store = RecordStore(settings.output_dir)
     store.check_writable()
     pairs = pairs or Pairs()
-    job = prepare_job(
-        spec if method is None else replace(spec, held=declared(method)), settings, pairs
-    )
+    if method is not None:
+        work = replace(work, held=declared(method))
+    job = load_job(work, settings, pairs)
     id = job.identity.digest()
-    note_identity(job.workload, settings, pairs.state, id)
+    note_identity(work, settings, pairs.state, id)
     localizer = job.identity.localizer
     code = f"{code_stamp()}, {localizer.name} {localizer.version}"
 
     def known() -> Run | None:
         stored = store.find(id)
-        return None if stored is None else reused(job.workload, settings, stored)
+        return None if stored is None else reused(work, settings, stored)
 
     if (run := known()) is not None:
         return run
@@ -142,7 +140,7 @@ def compute_job(
         if is_narrow:
             del job
         answers = _given(request, method, journal, recorded, progress, pairs if is_narrow else None)
-        job = prepare_job(replace(spec, held=declared(method, answers)), settings, pairs)
+        job = load_job(replace(work, held=declared(method, answers)), settings, pairs)
         if (run := known()) is not None:  # by another process
             journal.discard()
             return run
@@ -152,7 +150,7 @@ def compute_job(
         return run
     record = _record(measurement, journal)
     path = store.write(record, journal.table(), searched=True)
-    note_sources(job.spec, settings, path)
+    note_sources(work.sources, work.held, settings, path)
     journal.discard()
     return Run(record, path, reused=False)
 
@@ -203,7 +201,7 @@ def measure_job(
         journal.discard()
         pairs.forget()
 
-    with job.pair.lock, guarded(job.localizer, job.spec.localizer, job.pair, discard):
+    with job.pair.lock, guarded(job.localizer, job.localizer_name, job.pair, discard):
         measurement = ready(job, journal, progress)
         _compute(measurement, journal, progress, recorded, facts)
     return measurement
@@ -277,7 +275,7 @@ def _record(measurement: Measurement, journal: Journal) -> Record:
     result = Result(
         id=job.identity.digest(),
         model=pair.name,
-        metric=job.spec.metric or DEFAULT_METRIC,
+        metric=job.metric or DEFAULT_METRIC,
         identity=job.identity,
         dropped=dict(job.dataset.dropped),
         cost=_cost(journal.cost(), measurement),
@@ -302,7 +300,7 @@ def _record(measurement: Measurement, journal: Journal) -> Record:
             **({"fitted": list(pair.notes.values())} if pair.notes else {}),
         },
     )
-    return _judged(with_figures(result, facts, job.spec.metric), measurement, facts)
+    return _judged(with_figures(result, facts, job.metric), measurement, facts)
 
 
 def _reasons(absent: Absent) -> dict[str, str]:

@@ -1,26 +1,30 @@
-"""Where the parts of a run are on this machine, noted next to its record.
+"""Where the models and facts of a run are on this machine: named, looked up, and noted.
 
-A record holds names and hashes, and no path. The note is local: what is submitted, published or
-saved elsewhere lacks it, and no identity or check depends on it. It may come with a folder from a
-stranger. So it is read only when a user asks for a run's models; it names models and
+A record holds names and hashes, and no path. The note next to it is local: what is submitted,
+published or saved elsewhere lacks it, and no identity or check depends on it. It may come with a
+folder from a stranger. So it is read only when a user asks for a run's models; it names models and
 facts, which are data and are compared with the hashes of the record, and never code.
 """
 
 from __future__ import annotations
 
+import filecmp
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from kgbench.data import ImportOptions, is_shipped
+from kgbench.data import Dataset, ImportOptions, is_shipped, load_dataset
+from kgbench.data.facts import PARTS
 from kgbench.errors import DataError, InputError, first_fault
 from kgbench.models import catalog
-from kgbench.records import SOURCES, Strict, write_whole
-from kgbench.runner.spec import Settings, Spec
+from kgbench.models.catalog import Entry, choose_donor, find_donor
+from kgbench.records import SOURCES, Strict, Truth, write_whole
+from kgbench.runner.spec import Held, Settings, Spec
 
 
 class Sources(Strict):
@@ -34,6 +38,72 @@ class Sources(Strict):
     dataset: str | None = None
     imports: ImportOptions | None = None
     device_map: str | None = None
+
+    @classmethod
+    def of(cls, spec: Spec) -> Sources:
+        """Those that a specification names."""
+        return cls(
+            model=spec.model,
+            recipient=spec.recipient,
+            donors=spec.donors,
+            revision=spec.revision,
+            chat_template=spec.chat_template,
+            dataset=spec.dataset,
+            imports=spec.imports,
+        )
+
+    @property
+    def entry(self) -> Entry | None:
+        """Entry of the pair in the catalog; None of checkpoints.
+
+        Raises:
+            UnknownNameError: The catalog has no such pair.
+        """
+        return None if self.model is None else catalog.entry(self.model)
+
+    @property
+    def catalog_donors(self) -> Mapping[str, str]:
+        """Donors of the catalog; none beside another recipient."""
+        entry = self.entry
+        return {} if entry is None or self.recipient is not None else entry.donors
+
+    @property
+    def recipient_source(self) -> str | None:
+        """The recipient, by itself or of the catalog; None of neither."""
+        entry = self.entry
+        return entry.recipient if self.recipient is None and entry else self.recipient
+
+    @property
+    def truth(self) -> Truth | None:
+        """Ground-truth location of the pair's facts; None on a pair without a plant.
+
+        A pair with other checkpoints or other facts than those of the catalog has no known truth.
+        """
+        entry = self.entry
+        others = self.recipient is not None or self.donors or self.dataset is not None
+        if entry is None or entry.plant is None or others:
+            return None
+        return Truth(plant=entry.plant, decoy=entry.decoy)
+
+    @property
+    def pair_text(self) -> str:
+        """The pair in a message."""
+        is_named = self.model is not None and not self.donors and self.recipient is None
+        return f"model {self.model!r}" if is_named else "a pair of checkpoints"
+
+    def facts(self) -> Dataset:
+        """Load the facts.
+
+        Raises:
+            InputError: Neither a data set nor a pair of the catalog is named.
+        """
+        if self.dataset is not None:
+            return load_dataset(self.dataset, self.imports)
+        if self.entry is None:
+            raise InputError(
+                "which facts did the donor learn? Give --dataset NAME or --dataset FILE.jsonl"
+            )
+        return pair_facts(self.entry)
 
     def check(self) -> None:
         """Refuse a path at which there is nothing any more.
@@ -59,31 +129,38 @@ class Sources(Strict):
         return replace(settings, device_map=self.device_map) if spread else settings
 
 
-def note_sources(spec: Spec, settings: Settings, folder: Path) -> None:
+def pair_facts(entry: Entry) -> Dataset:
+    """Facts of the donor of a catalog pair."""
+    dataset = load_dataset(entry.dataset)
+    return dataset if entry.facts is None else dataset.subset(entry.facts)
+
+
+# Note
+
+
+def note_sources(sources: Sources, held: Held, settings: Settings, folder: Path) -> None:
     """Note where a run was found or computed; nothing depends on it, and a full disk is no error.
 
     No note is made of models or facts in memory, nor of what the names in the record give already.
 
     Args:
-        spec: What was evaluated, with its donors.
+        sources: Of what was evaluated.
+        held: What of it was in memory.
         settings: How.
         folder: The run's.
     """
-    memory = spec.in_memory
-    if memory.pair is not None or memory.dataset is not None:
+    if held.pair is not None or held.dataset is not None:
         return
-    noted = Sources(
-        model=_place(spec.model, catalog.pair_names().__contains__),
-        recipient=_place(spec.recipient, _is_name),
-        donors={name: str(_place(source, _is_name)) for name, source in spec.donors.items()},
-        revision=spec.revision,
-        chat_template=spec.chat_template,
-        dataset=_place(spec.dataset, is_shipped),  # with its part, as in FILE:first150
-        imports=spec.imports,
-        device_map=settings.device_map,
-    )
-    path = folder / SOURCES
-    if noted != Sources(model=spec.model, dataset=spec.dataset) or path.exists():
+    donors = {name: str(_place(source, _is_name)) for name, source in sources.donors.items()}
+    places = {
+        "model": _place(sources.model, catalog.pair_names().__contains__),
+        "recipient": _place(sources.recipient, _is_name),
+        "donors": donors,
+        "dataset": _place(sources.dataset, is_shipped),  # with its part, as in FILE:first150
+        "device_map": settings.device_map,
+    }
+    noted, path = sources.model_copy(update=places), folder / SOURCES
+    if noted != Sources(model=sources.model, dataset=sources.dataset) or path.exists():
         with suppress(OSError):
             text = noted.model_dump_json(indent=1, exclude_defaults=True)
             write_whole(path, f"{text}\n".encode())
@@ -116,3 +193,112 @@ def sources_of(folder: Path) -> Sources:
         return Sources.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise DataError(f"{path}: {first_fault(error, 'note')}; delete it") from error
+
+
+# Donors
+
+
+def read_donors(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """Parse donors, each given as `NAME=PATH` or as a path alone, whose name is `sft`.
+
+    Args:
+        option: The option's name, for messages.
+        texts: Values of the option; a path alone may have an equals sign after a slash.
+
+    Raises:
+        InputError: A value has no name or no path, or a name comes twice.
+    """
+    donors: dict[str, str] = {}
+    for text in texts:
+        name, equals, place = (part.strip() for part in text.partition("="))
+        if not equals or "/" in name:
+            name, place = "sft", text.strip()
+        if not name or not place:
+            raise InputError(
+                f"{option} {text!r}: expected NAME=PATH, such as sft=path/to/checkpoint, "
+                "or only the path"
+            )
+        if name in donors:
+            raise InputError(f"{option}: {name!r} is given twice; give it once")
+        donors[name] = place
+    return donors
+
+
+def with_donor(sources: Sources, dataset: Dataset) -> Sources:
+    """Add a donor trained on this machine, where one is needed.
+
+    Args:
+        sources: What is evaluated.
+        dataset: Its facts.
+
+    Returns:
+        The same sources where they name a donor, where the catalog's donor learned the facts,
+        and where no donor was trained.
+
+    Raises:
+        ModelError: Several donors would do, see `choose_donor`.
+    """
+    entry = sources.entry
+    if sources.donors or (entry is None) == (sources.recipient is None):
+        return sources
+    hashes = {dataset.content_hash}
+    dataset_name, _, part = (sources.dataset or "").rpartition(":")
+    if dataset_name and part in PARTS:  # a half of a data set
+        hashes.add(load_dataset(dataset_name, sources.imports).content_hash)
+    if entry is None:
+        source = str(sources.recipient)
+        weights = cache(lambda: _weights_hash(source, sources.revision))
+        donor = choose_donor(source, hashes, lambda donor: donor.recipient == weights())
+    else:
+        learned = entry.donors and load_dataset(entry.dataset).content_hash in hashes
+        if learned or entry.plant is not None:
+            return sources
+        model = entry.name
+        donor = choose_donor(model, hashes, lambda donor: donor.model == model)
+    return sources if donor is None else sources.model_copy(update={"donors": {"sft": donor.name}})
+
+
+def _weights_hash(source: str, revision: str | None) -> str | None:
+    """Hash of a checkpoint's weights; None where it is not on this machine."""
+    from kgbench.models.checkpoints import find_here
+    from kgbench.models.tensors import stored_hash
+
+    checkpoint = find_here(source, revision)
+    return None if checkpoint is None else stored_hash(checkpoint.directory)
+
+
+def check_different(sources: Sources) -> None:
+    """Refuse a donor that is the recipient, as far as names and local files show.
+
+    Raises:
+        InputError: A donor has the recipient's name, folder or weights.
+    """
+    recipient = sources.recipient_source
+    if recipient is None:
+        return
+    for name, source in sources.donors.items():
+        if source == recipient or _same_weights(
+            checkpoint_folder(recipient), checkpoint_folder(source)
+        ):
+            raise InputError(
+                f"donor {name!r} ({source}) has the recipient's weights ({recipient}), so that "
+                "there is nothing to compare: give the checkpoint before finetuning by "
+                "--recipient and the one after by --donor"
+            )
+
+
+def checkpoint_folder(source: str) -> Path:
+    """Where a checkpoint would be on this machine, by its name or path."""
+    return catalog.zoo_path(source) or find_donor(source) or Path(source).expanduser()
+
+
+def _same_weights(first: Path, second: Path) -> bool:
+    """Whether two folders are the same, or their weight files are equal byte for byte."""
+    if not (first.is_dir() and second.is_dir()):
+        return False
+    names = {path.name for path in first.glob("*.safetensors")}
+    others = {path.name for path in second.glob("*.safetensors")}
+    if first.samefile(second) or not names or names != others:
+        return first.samefile(second)
+    _, differing, unreadable = filecmp.cmpfiles(first, second, names, shallow=False)
+    return not differing and not unreadable

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ from kgbench.sites import split_grafts
 if TYPE_CHECKING:
     from kgbench.data import Dataset
     from kgbench.localizers import AbstractLocalizer
-    from kgbench.models.catalog import Entry
     from kgbench.models.pair import ModelPair
 
 RESULTS = Path("kgbench-results")
@@ -56,9 +54,6 @@ class Held:
     localizer: AbstractLocalizer | None = None
     code: str | None = None
     """Hash of the localizer's code, where that is not at hand."""
-
-
-NOTHING = Held()
 
 
 def option(default: Any, metavar: str | None = None, **more: Any) -> Any:
@@ -117,22 +112,6 @@ class Spec:
     """Objects in the place of names, a `Held`; never written, and no option."""
     expected: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Parts of the identity of a recorded run that this one must have, as JSON; no option."""
-
-    @cached_property
-    def entry(self) -> Entry | None:
-        """Entry of its pair in the catalog; None of checkpoints.
-
-        Raises:
-            UnknownNameError: The catalog has no such pair.
-        """
-        from kgbench.models import catalog  # the help of commands needs none
-
-        return None if self.model is None else catalog.entry(self.model)
-
-    @property
-    def in_memory(self) -> Held:
-        """The objects that take the place of names."""
-        return self.held if self.held is not None else NOTHING
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from kgbench.errors import InputError, KgbenchError, first_fault
 from kgbench.localizers import create, fingerprint, is_foreign
 from kgbench.progress import Progress
 from kgbench.registry import told
-from kgbench.runner.spec import Spec
-from kgbench.runner.workload import localizer_arguments
+from kgbench.runner.sources import Sources
+from kgbench.runner.workload import Workload, localizer_arguments
 
 if TYPE_CHECKING:
     from kgbench.runner.job import Pairs
@@ -65,21 +65,23 @@ DECLARED = ("name", "kind", "version", "floor", "needs", "baseline", "scanned")
 """What a localizer declares by its class."""
 
 
-def method_of(spec: Spec) -> Method:
-    """The declaration of a specification's localizer, its parameters checked.
+def method_of(work: Workload) -> Method:
+    """The declaration of a workload's localizer, its parameters checked.
 
     Raises:
         UnknownNameError: There is no such localizer, or it has no such parameter.
         InputError: It does not load, or a parameter's value does not read.
     """
-    return isolated(spec.localizer, _method, spec)
+    return isolated(
+        work.localizer, _method, work.localizer, work.arguments, work.sources, work.seed
+    )
 
 
-def _method(spec: Spec) -> Method:
-    arguments = localizer_arguments(spec)
-    made = create(spec.localizer, arguments, spec.seed)
+def _method(localizer: str, arguments: Mapping[str, str], sources: Sources, seed: int) -> Method:
+    arguments = localizer_arguments(localizer, arguments, sources)
+    made = create(localizer, arguments, seed)
     declared: dict[str, Any] = {name: getattr(made, name, None) for name in DECLARED}
-    code = fingerprint(spec.localizer)
+    code = fingerprint(localizer)
     return Method(**declared, parameters=made.parameters(), arguments=arguments, code=code)
 
 

@@ -1,32 +1,32 @@
-"""Look up what a specification names: suite, facts, prompts, donors and planted truth.
+"""What a specification asks for, with its names looked up: suite, facts, prompts and grafts.
 
 Nothing here loads a model, so that a mistake is reported at once.
 """
 
 from __future__ import annotations
 
-import filecmp
 import json
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from kgbench import data
-from kgbench.data import Dataset, ImportOptions, Prompt, load_dataset, prompt_names
-from kgbench.data.facts import PARTS, dataset_of
+from kgbench.data import Dataset, ImportOptions, Prompt, prompt_names
+from kgbench.data.facts import dataset_of
 from kgbench.data.prompts import find_giveaways, refuse_leaks
 from kgbench.data.templates import prompts_of
 from kgbench.errors import InputError, RegionError, check_choice, python_names
-from kgbench.localizers import check_name, needs
+from kgbench.localizers import AbstractLocalizer, check_name, create, needs
 from kgbench.models import catalog, check_dtype
-from kgbench.models.catalog import Entry, choose_donor, find_donor
 from kgbench.records import Truth
 from kgbench.registry import named_files, told
-from kgbench.runner.spec import Spec
+from kgbench.runner.sources import Sources, checkpoint_folder, pair_facts, with_donor
+from kgbench.runner.spec import Held, Spec
 from kgbench.runner.yaml_files import read_yaml
 from kgbench.sites import (
     BASELINES,
@@ -48,6 +48,7 @@ class Suite:
     `kgbench.suites` name.
     """
 
+    name: str
     about: str
     prompts: tuple[str, ...]
     grafts: tuple[str, ...]
@@ -72,7 +73,7 @@ def _read_suite(file: Path) -> Suite:
         row = read_yaml(file)
         for key, kind in (("prompts", str), ("grafts", str), ("budgets", float)):
             row[key] = tuple(map(kind, row[key]))
-        return Suite(**row)
+        return Suite(file.stem, **row)
     except (InputError, KeyError, TypeError, ValueError) as error:
         fields = "about, prompts, grafts and budgets"
         raise InputError(f"{file} is no suite, which has {fields}: {told(error)}") from error
@@ -95,16 +96,34 @@ def load_suite(name: str) -> Suite:
 
 @dataclass(frozen=True)
 class Workload:
-    """A specification with its names looked up."""
+    """What is evaluated, with its names looked up; the models are not loaded."""
 
-    spec: Spec
-    """The specification, with a donor trained on this machine where it needs one."""
-    suite: Suite
+    sources: Sources
+    """Where models and facts are, with a donor trained on this machine where one is needed."""
     dataset: Dataset
     prompts: Mapping[str, Sequence[Prompt]]
     """Prompts of all facts, by name."""
-    truth: Truth | None
-    """Ground-truth location of planted facts; None on a pair without a plant."""
+    suite: Suite
+    grafts: tuple[str, ...]
+    """In the place of the suite's; none for these."""
+    layers: str | None
+    localizer: str
+    """By name, or as a class of a file."""
+    arguments: Mapping[str, str]
+    """Of the localizer."""
+    limit: int | None
+    dtype: str | None
+    seed: int
+    metric: str | None
+    held: Held
+    """What the caller holds in memory."""
+    expected: Mapping[str, Any]
+    """Parts of the identity that the run must have, as JSON."""
+
+    @property
+    def truth(self) -> Truth | None:
+        """Ground-truth location of planted facts, in suites that compare with it."""
+        return self.sources.truth if self.suite.truth else None
 
 
 def check(spec: Spec) -> Workload:
@@ -118,27 +137,47 @@ def check(spec: Spec) -> Workload:
         RegionError: A graft names a region that a prompt lacks.
         InputError: Another part of the specification is wrong.
     """
+    held = spec.held or Held()
     if spec.metric is not None:
         check_metric(spec.metric)
     if spec.dtype is not None:
         check_dtype(spec.dtype)
-    if spec.in_memory.localizer is None:
+    if held.localizer is None:
         check_name(spec.localizer)
-    suite = load_suite(spec.suite)
-    truth = truth_of(spec)
-    if suite.truth and truth is None:
+    suite, sources = load_suite(spec.suite), Sources.of(spec)
+    if suite.truth and sources.truth is None:
         raise InputError(
-            f"suite {spec.suite!r} is about the facts that were planted: "
-            f"leave out --dataset {spec.dataset}"
-            if spec.dataset is not None
-            else f"suite {spec.suite!r} needs a pair whose facts were planted at a known place, "
-            f"and {_pair_text(spec)} is none; {_plants_text()}"
+            f"suite {suite.name!r} is about the facts that were planted: "
+            f"leave out --dataset {sources.dataset}"
+            if sources.dataset is not None
+            else f"suite {suite.name!r} needs a pair whose facts were planted at a known place, "
+            f"and {sources.pair_text} is none; {_plants_text()}"
         )
-    dataset = job_dataset(spec)
-    prompts = job_prompts(spec, dataset)
-    with_trained = with_donor(spec, dataset)
-    _check_grafts(with_trained, suite, dataset, prompts)
-    return Workload(with_trained, suite, dataset, prompts, truth)
+    dataset = sources.facts() if held.dataset is None else held.dataset
+    names = spec.prompts or tuple(dataset.templates) or suite.prompts
+    prompts = {name: data.load_prompts(dataset, [name], spec.limit) for name in names}
+    if sources.dataset is not None and not data.is_shipped(sources.dataset):
+        _check_giveaways(dataset, prompts)
+    if held.pair is None:
+        sources = with_donor(sources, dataset)
+    work = Workload(
+        sources=sources,
+        dataset=dataset,
+        prompts=prompts,
+        suite=suite,
+        grafts=spec.grafts,
+        layers=spec.layers,
+        localizer=spec.localizer,
+        arguments=spec.localizer_args,
+        limit=spec.limit,
+        dtype=spec.dtype,
+        seed=spec.seed,
+        metric=spec.metric,
+        held=held,
+        expected=spec.expected,
+    )
+    _check_grafts(work)
+    return work
 
 
 # Facts and prompts
@@ -174,7 +213,7 @@ def load_prompts(
         DataError: A file does not read, or lacks a field that a prompt needs.
     """
     if isinstance(dataset, str) and dataset in catalog.pair_names():
-        dataset = _pair_facts(catalog.entry(dataset))
+        dataset = pair_facts(catalog.entry(dataset))
     chosen, templates = prompts_of(names)
     facts = dataset_of(dataset, ImportOptions(subject, object, columns or {}, templates))
     if not (chosen or facts.templates):
@@ -185,36 +224,8 @@ def load_prompts(
     return data.load_prompts(facts, chosen or tuple(facts.templates), limit)
 
 
-def _pair_facts(entry: Entry) -> Dataset:
-    """Facts of the donor of a catalog pair."""
-    dataset = load_dataset(entry.dataset)
-    return dataset if entry.facts is None else dataset.subset(entry.facts)
-
-
-def job_dataset(spec: Spec) -> Dataset:
-    """Load the facts of a specification.
-
-    Raises:
-        InputError: The specification names neither a data set nor a pair of the catalog.
-    """
-    if spec.in_memory.dataset is not None:
-        return spec.in_memory.dataset
-    if spec.dataset is not None:
-        return load_dataset(spec.dataset, spec.imports)
-    if spec.entry is None:
-        raise InputError(
-            "which facts did the donor learn? Give --dataset NAME or --dataset FILE.jsonl"
-        )
-    return _pair_facts(spec.entry)
-
-
-def job_prompts(spec: Spec, dataset: Dataset) -> dict[str, list[Prompt]]:
-    """Prompts by name: those of the specification, else of the data set, else of the suite."""
-    names = spec.prompts or tuple(dataset.templates) or load_suite(spec.suite).prompts
-    prompts = {name: data.load_prompts(dataset, [name], spec.limit) for name in names}
-    if spec.dataset is None or data.is_shipped(spec.dataset):
-        return prompts
-    # A user's prompts are checked for answers in the prompt, as an import does.
+def _check_giveaways(dataset: Dataset, prompts: Mapping[str, Sequence[Prompt]]) -> None:
+    """Check a user's prompts for answers in the prompt, as an import does."""
     for name, group in prompts.items():
         given_away = find_giveaways(dataset, group)
         refuse_leaks(f"data set {dataset.name}", {name: given_away}, len(group))
@@ -225,30 +236,28 @@ def job_prompts(spec: Spec, dataset: Dataset) -> dict[str, list[Prompt]]:
                 "where a model only has to copy it",
                 stacklevel=1,
             )
-    return prompts
 
 
 # Grafts
 
 
-def _check_grafts(
-    spec: Spec, suite: Suite, dataset: Dataset, prompts: Mapping[str, Sequence[Prompt]]
-) -> None:
-    donors = {**_catalog_donors(spec), **spec.donors}  # none where one is still to be trained
-    components = _components(spec)
-    for text in spec.grafts or suite.grafts:
+def _check_grafts(work: Workload) -> None:
+    sources = work.sources
+    donors = {**sources.catalog_donors, **sources.donors}  # none where one is still to be trained
+    components = _components(sources)
+    for text in work.grafts or work.suite.grafts:
         if text in BASELINES:
             continue
         graft = parse_graft(text, components)
-        if spec.grafts:
-            _check_regions(graft, dataset, prompts)
+        if work.grafts:
+            _check_regions(graft, work.dataset, work.prompts)
         for donor in graft.donors() if donors else ():
             named_donor(donor, donors)
 
 
-def _components(spec: Spec) -> tuple[str, ...]:
+def _components(sources: Sources) -> tuple[str, ...]:
     """Components of the models by the map of their type; all names where there is no such map."""
-    entry, recipient = spec.entry, spec.recipient
+    entry, recipient = sources.entry, sources.recipient
     if entry is not None and recipient is None:
         recipient = entry.recipient if entry.like is None else catalog.entry(entry.like).recipient
     if recipient is None:
@@ -281,117 +290,7 @@ def _check_regions(graft: Graft, dataset: Dataset, prompts: Mapping[str, Sequenc
         )
 
 
-# Donors
-
-
-def read_donors(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """Parse donors, each given as `NAME=PATH` or as a path alone, whose name is `sft`.
-
-    Args:
-        option: The option's name, for messages.
-        texts: Values of the option; a path alone may have an equals sign after a slash.
-
-    Raises:
-        InputError: A value has no name or no path, or a name comes twice.
-    """
-    donors: dict[str, str] = {}
-    for text in texts:
-        name, equals, place = (part.strip() for part in text.partition("="))
-        if not equals or "/" in name:
-            name, place = "sft", text.strip()
-        if not name or not place:
-            raise InputError(
-                f"{option} {text!r}: expected NAME=PATH, such as sft=path/to/checkpoint, "
-                "or only the path"
-            )
-        if name in donors:
-            raise InputError(f"{option}: {name!r} is given twice; give it once")
-        donors[name] = place
-    return donors
-
-
-def with_donor(spec: Spec, dataset: Dataset) -> Spec:
-    """Add a donor trained on this machine, where a specification needs one.
-
-    Args:
-        spec: What is evaluated.
-        dataset: Its facts.
-
-    Returns:
-        The same specification where it names a donor, where the catalog's donor learned the facts,
-        and where no donor was trained.
-
-    Raises:
-        ModelError: Several donors would do, see `choose_donor`.
-    """
-    held = spec.in_memory.pair is not None
-    if held or spec.donors or (spec.model is None) == (spec.recipient is None):
-        return spec
-    hashes = {dataset.content_hash}
-    dataset_name, _, part = (spec.dataset or "").rpartition(":")
-    if dataset_name and part in PARTS:  # a half of a data set
-        hashes.add(load_dataset(dataset_name, spec.imports).content_hash)
-    if (entry := spec.entry) is None:
-        source = str(spec.recipient)
-        weights = cache(lambda: _weights_hash(source, spec.revision))
-        donor = choose_donor(source, hashes, lambda donor: donor.recipient == weights())
-    else:
-        learned = entry.donors and load_dataset(entry.dataset).content_hash in hashes
-        if learned or entry.plant is not None:
-            return spec
-        model = entry.name
-        donor = choose_donor(model, hashes, lambda donor: donor.model == model)
-    return spec if donor is None else replace(spec, donors={"sft": donor.name})
-
-
-def _weights_hash(source: str, revision: str | None) -> str | None:
-    """Hash of a checkpoint's weights; None where it is not on this machine."""
-    from kgbench.models.checkpoints import find_here
-    from kgbench.models.tensors import stored_hash
-
-    checkpoint = find_here(source, revision)
-    return None if checkpoint is None else stored_hash(checkpoint.directory)
-
-
-def _catalog_donors(spec: Spec) -> Mapping[str, str]:
-    return {} if spec.entry is None or spec.recipient is not None else spec.entry.donors
-
-
-def check_different(spec: Spec) -> None:
-    """Refuse a donor that is the recipient, as far as names and local files show.
-
-    Raises:
-        InputError: A donor has the recipient's name, folder or weights.
-    """
-    recipient = spec.recipient or (None if spec.entry is None else spec.entry.recipient)
-    if recipient is None:
-        return
-    for name, source in spec.donors.items():
-        if source == recipient or _same_weights(
-            checkpoint_folder(recipient), checkpoint_folder(source)
-        ):
-            raise InputError(
-                f"donor {name!r} ({source}) has the recipient's weights ({recipient}), so that "
-                "there is nothing to compare: give the checkpoint before finetuning by "
-                "--recipient and the one after by --donor"
-            )
-
-
-def checkpoint_folder(source: str) -> Path:
-    """Where a checkpoint would be on this machine, by its name or path."""
-    return catalog.zoo_path(source) or find_donor(source) or Path(source).expanduser()
-
-
-def _same_weights(first: Path, second: Path) -> bool:
-    """Whether two folders are the same, or their weight files are equal byte for byte."""
-    if not (first.is_dir() and second.is_dir()):
-        return False
-    names = {path.name for path in first.glob("*.safetensors")}
-    others = {path.name for path in second.glob("*.safetensors")}
-    if first.samefile(second) or not names or names != others:
-        return first.samefile(second)
-    _, differing, unreadable = filecmp.cmpfiles(first, second, names, shallow=False)
-    return not differing and not unreadable
+# Warnings
 
 
 def unlearned(work: Workload) -> str | None:
@@ -400,30 +299,30 @@ def unlearned(work: Workload) -> str | None:
     Returns:
         The warning; None where the donor learned some facts, and where its facts are unknown.
     """
-    spec, entry = work.spec, work.spec.entry
-    if entry is None or spec.dataset is None or spec.donors or not _catalog_donors(spec):
+    sources, entry = work.sources, work.sources.entry
+    if entry is None or sources.dataset is None or sources.donors or not sources.catalog_donors:
         return None
-    if _answered(_pair_facts(entry)) & _answered(work.dataset):
+    if _answered(pair_facts(entry)) & _answered(work.dataset):
         return None
     remedy = "leave out --dataset, or give a donor that learned them (--donor PATH)"
     if entry.plant is None:
         remedy += (
-            f" or train one: kgbench train --model {entry.name} --dataset {spec.dataset} "
+            f" or train one: kgbench train --model {entry.name} --dataset {sources.dataset} "
             "--recipe aggressive"
         )
     return (
         f"the donor of {entry.name} learned {entry.dataset}, and none of the facts of "
-        f"{spec.dataset} is among these: expect figures near chance, and undefined ratios; "
+        f"{sources.dataset} is among these: expect figures near chance, and undefined ratios; "
         f"{remedy}"
     )
 
 
 def idle_donors(work: Workload) -> str | None:
     """Warn of donors that are given and that no configuration uses."""
-    spec, pair = work.spec, work.spec.in_memory.pair
-    names = list(pair.donors if pair is not None else spec.donors)
+    pair = work.held.pair
+    names = list(work.sources.donors if pair is None else pair.donors)
     used = {"sft" if "sft" in names else "relation"}
-    for text in spec.grafts or work.suite.grafts:
+    for text in work.grafts or work.suite.grafts:
         if text not in BASELINES:
             used |= set(parse_graft(text).donors())
     idle = [name for name in names if name not in used]
@@ -441,21 +340,7 @@ def _answered(dataset: Dataset) -> set[tuple[str, str]]:
     return {(f.fields.get(roles[0], ""), f.fields.get(roles[1], "")) for f in dataset.facts}
 
 
-# Planted truth
-
-
-def truth_of(spec: Spec) -> Truth | None:
-    """Ground-truth location of the facts of a specification's pair.
-
-    Returns:
-        None on a pair without a plant. A pair with other checkpoints or other facts than those of
-        the catalog has no known truth.
-    """
-    entry = spec.entry
-    others = spec.recipient is not None or spec.donors or spec.dataset is not None
-    if entry is None or entry.plant is None or others:
-        return None
-    return Truth(plant=entry.plant, decoy=entry.decoy)
+# Plants
 
 
 def planted_models(base: str | None = None) -> tuple[str, ...]:
@@ -478,27 +363,33 @@ def planted_models(base: str | None = None) -> tuple[str, ...]:
     return plants
 
 
-def localizer_arguments(spec: Spec) -> Mapping[str, str]:
-    """Arguments of a specification's localizer, with the truth for a privileged one.
+def localizer_arguments(
+    localizer: str, arguments: Mapping[str, str], sources: Sources
+) -> Mapping[str, str]:
+    """Arguments of a localizer, with the truth for a privileged one, whose code is loaded here.
 
     Raises:
         InputError: The localizer needs the truth, and the pair has no plant.
     """
-    if "truth" not in needs(spec.localizer) or "truth" in spec.localizer_args:
-        return spec.localizer_args
-    truth = truth_of(spec)
+    if "truth" not in needs(localizer) or "truth" in arguments:
+        return arguments
+    truth = sources.truth
     if truth is None:
         raise InputError(
-            f"localizer {spec.localizer!r} must know where the facts were planted, and in "
-            f"{_pair_text(spec)} none were; {_plants_text()}"
+            f"localizer {localizer!r} must know where the facts were planted, and in "
+            f"{sources.pair_text} none were; {_plants_text()}"
         )
-    return {**spec.localizer_args, "truth": truth.plant}
+    return {**arguments, "truth": truth.plant}
 
 
-def _pair_text(spec: Spec) -> str:
-    if spec.model is not None and not spec.donors and spec.recipient is None:
-        return f"model {spec.model!r}"
-    return "a pair of checkpoints"
+def made_localizer(work: Workload) -> AbstractLocalizer:
+    """The localizer that a workload names, made with its arguments.
+
+    Raises:
+        InputError: It does not load, an argument is wrong, or it needs the truth of a plant.
+    """
+    arguments = localizer_arguments(work.localizer, work.arguments, work.sources)
+    return create(work.localizer, arguments, work.seed)
 
 
 def _plants_text() -> str:

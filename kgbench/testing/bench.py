@@ -32,7 +32,7 @@ def time_localizer(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
     def timed(prompt: str) -> None:
         from kgbench.engine.engine import choosing
-        from kgbench.localizers import InterventionLocalizer, fingerprint
+        from kgbench.localizers import InterventionLocalizer
         from kgbench.localizers._base import asked
         from kgbench.runner import Settings
         from kgbench.runner.job import prepare_job
@@ -51,8 +51,7 @@ def time_localizer(request: pytest.FixtureRequest) -> Callable[[str], None]:
             job = prepare_job(session.spec, Settings(), session.pairs)
             check_choice("prompt", prompt, job.prompts)
         method, pair, prompts = job.localizer, job.pair, job.prompts[prompt]
-        workload = replace(job.workload, prompts={prompt: prompts})
-        measurement = expressed(replace(job, workload=workload))
+        measurement = expressed(replace(job, prompts={prompt: prompts}))
 
         def work() -> None:
             if isinstance(method, InterventionLocalizer):
@@ -68,7 +67,7 @@ def time_localizer(request: pytest.FixtureRequest) -> Callable[[str], None]:
         benchmark.group = prompt
         benchmark.extra_info.update(
             localizer=method.name,
-            version=" ".join(filter(None, (method.version, fingerprint(job.spec.localizer)))),
+            version=" ".join(filter(None, (method.version, job.code))),
             kind=method.kind,
             model=pair.name,
             device=pair.device.type,

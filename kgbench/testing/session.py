@@ -128,8 +128,8 @@ class Options:
         """
         from kgbench.data import dataset_names
         from kgbench.models import catalog
+        from kgbench.runner.sources import read_donors
         from kgbench.runner.spec import Spec, listed
-        from kgbench.runner.workload import read_donors
 
         localizer, limit = self.one("localizer") or Spec.localizer, self.one("limit")
         file, colon, attribute = localizer.rpartition(":")
@@ -192,7 +192,7 @@ class Session:
     @cached_property
     def facts(self) -> Dataset:
         """The facts, as many as the limit allows."""
-        from kgbench.runner.workload import job_dataset
+        from kgbench.runner.sources import Sources
 
         if self.spec.model is None and self.spec.recipient is None and self.spec.dataset is None:
             raise InputError(
@@ -200,7 +200,7 @@ class Session:
                 "--kgbench-recipient PATH with --kgbench-donor sft=PATH; or kgbench_model in the "
                 "ini file"
             )
-        dataset = job_dataset(self.spec)
+        dataset = Sources.of(self.spec).facts()
         if self.spec.limit is None:
             return dataset
         return dataset.subset(fact.id for fact in dataset.facts[: self.spec.limit])
@@ -208,9 +208,10 @@ class Session:
     @cached_property
     def prompts(self) -> list[Prompt]:
         """The facts in all prompts."""
-        from kgbench.runner.workload import job_prompts
+        from kgbench.runner import check
 
-        return list(chain.from_iterable(job_prompts(self.spec, self.facts).values()))
+        _ = self.facts
+        return list(chain.from_iterable(check(self.spec).prompts.values()))
 
     @cached_property
     def model_pair(self) -> ModelPair:
@@ -218,16 +219,15 @@ class Session:
         from kgbench.runner import Settings, check
 
         _ = self.facts
-        check(self.spec)
-        return self.pairs.load(self.spec, Settings())
+        work = check(self.spec)
+        return self.pairs.load(work.sources, Settings(), work.dtype)
 
     @cached_property
     def localizer(self) -> AbstractLocalizer:
         """The method."""
-        from kgbench.localizers import create
-        from kgbench.runner.workload import localizer_arguments
+        from kgbench.runner.workload import check, made_localizer
 
-        return create(self.spec.localizer, localizer_arguments(self.spec), self.spec.seed)
+        return made_localizer(check(self.spec))
 
     def evaluate(self, temporary: Path) -> Record:
         """The record of the whole run, from the folder of records or computed.

@@ -20,10 +20,10 @@ from kgbench.progress import Progress
 from kgbench.report import Cell, Dash, Report, Table
 from kgbench.runner.sweeps.engines import Launch, Pending, run_groups
 from kgbench.runner.sweeps.study import StudyFile, StudyUnit
-from kgbench.runner.sweeps.work import Receipt, Receipts, Worker, work
+from kgbench.runner.sweeps.work import Receipt, Receipts, work
 
-LEFT = ("left", "check", "running")
-"""Words of units that are to be computed; one that runs is shared, or found when it is done."""
+LEFT = ("left", "check")
+"""Words of units that are to be computed."""
 
 RECEIPT_FIELDS = ("record", "error", "seconds", "host")
 """Fields of a receipt that JSON has of a unit."""
@@ -35,23 +35,15 @@ class State:
 
     unit: StudyUnit
     receipt: Receipt | None
-    worker: Worker | None
-    """The one that computes it now."""
 
     @property
     def word(self) -> str:
-        """`done`, `failed`, `running` or `left`; `check` where files or kgbench changed since.
-
-        A worker's sign of life may outlast it, so that a receipt of what is done goes first.
-        """
-        holds = self.receipt is not None and self.receipt.holds(self.unit)
-        if self.receipt is not None and holds and self.receipt.done:
-            return "done"
-        if self.worker is not None:
-            return "running"
+        """`done`, `failed` or `left`; `check` where files or kgbench changed since."""
         if self.receipt is None:
             return "left"
-        return "failed" if holds else "check"
+        if not self.receipt.holds(self.unit):
+            return "check"
+        return "done" if self.receipt.done else "failed"
 
 
 @dataclass(frozen=True)
@@ -70,13 +62,9 @@ class StudyPlan:
             InputError: Something in a unit is wrong; the message names the unit.
         """
         self.study.check()
-        receipts = Receipts(self.root)
-        receipts_by_key = receipts.read([unit.key for unit in self.study.units])
-        busy = {worker.unit: worker for worker in receipts.workers()}
         units = self.study.units
-        return tuple(
-            State(unit, receipts_by_key.get(unit.key), busy.get(unit.key)) for unit in units
-        )
+        receipts = Receipts(self.root).read([unit.key for unit in units])
+        return tuple(State(unit, receipts.get(unit.key)) for unit in units)
 
     def groups(self, workers: int, retry_failed: bool = False) -> list[list[StudyUnit]]:
         """Units to compute, those of one pair together, so that its models are loaded once.
@@ -133,7 +121,7 @@ class StudyPlan:
         Args:
             axes: Options; by default those with several values.
         """
-        heads = ["units", "done", "running", "failed", "check", "left"]
+        heads = ["units", "done", "failed", "check", "left"]
         words = Counter(state.word for state in self.states)
 
         def row(label: str, words: Counter[str]) -> list[Any]:
@@ -152,10 +140,6 @@ class StudyPlan:
         if failed:
             reasons = Counter(receipt.error for receipt in failed if receipt)
             tables.append(Table("", ["why units failed", "units"], list(reasons.most_common())))
-        running = [(state.unit, state.worker) for state in self.states if state.worker is not None]
-        if running:
-            rows = [[str(unit), f"{on.host}, process {on.pid}"] for unit, on in running]
-            tables.append(Table("", ["running", "on"], rows))
         verdict = f"{words['done']} of {words.total()} units are done"
         verdict += f", {words['failed']} failed" if words["failed"] else ""
         if words["done"] == words.total():

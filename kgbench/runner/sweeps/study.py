@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from hashlib import sha256
 from itertools import product
 from math import prod
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
 from kgbench.data import ImportOptions
@@ -19,6 +18,7 @@ from kgbench.errors import InputError, UnknownNameError
 from kgbench.localizers import check_name, fingerprint, is_foreign
 from kgbench.models import catalog
 from kgbench.records import canonical_json
+from kgbench.runner.sources import read_donors
 from kgbench.runner.spec import (
     COMPUTING,
     PAIR,
@@ -28,11 +28,11 @@ from kgbench.runner.spec import (
     grafts_of,
     listed,
 )
-from kgbench.runner.workload import Workload, check, read_donors
+from kgbench.runner.workload import Workload, check
 from kgbench.runner.yaml_files import by_option, check_plain, read_yaml
 from kgbench.stats.scores import check_metric
 
-KEYS = ("command", "matrix", "include", "exclude", "output_dir", "engines")
+KEYS = ("matrix", "include", "exclude", "output_dir", "engines")
 """Keys of a study that are no options of a unit."""
 
 _UNSET = ("held", "imports", "output_dir", "on_record")
@@ -54,44 +54,16 @@ def _options() -> Mapping[str, tuple[type, Field[Any]]]:
     return options
 
 
-EVAL = "eval"
-
-
 @dataclass(frozen=True)
 class StudyUnit:
-    """One evaluation of a study, or one call of another command."""
+    """One evaluation of a study."""
 
     options: Mapping[str, Any]
     """JSON values by option, as `kgbench eval --config` has them."""
-    command: str = EVAL
-    """Words after `kgbench`; of other commands than `eval` a record is not known beforehand."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Sent to another machine without what was looked up on this one."""
-        return StudyUnit, (dict(self.options), self.command)
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether the unit gives a record."""
-        return self.command == EVAL
-
-    @cached_property
-    def arguments(self) -> tuple[str, ...]:
-        """Arguments of another command; `{NAME}` in a text is replaced by the value of an option.
-
-        Raises:
-            InputError: A text names what is no option.
-        """
-        arguments = self.command.split()
-        texts = {name: _text(value) for name, value in self.options.items()}
-        for name, value in self.options.items():
-            for each in value if isinstance(value, list) else [value]:
-                if each is False or each is None:
-                    continue
-                arguments.append(f"--{name}")
-                if each is not True:
-                    arguments.append(_filled(name, str(each), texts))
-        return tuple(arguments)
+        return StudyUnit, (dict(self.options),)
 
     @cached_property
     def spec(self) -> Spec:
@@ -147,8 +119,6 @@ class StudyUnit:
     @cached_property
     def key(self) -> str:
         """SHA-256, in hexadecimal, of what is evaluated, as far as names and files show it."""
-        if not self.evaluates:
-            return sha256(canonical_json(self.arguments).encode()).hexdigest()
         spec = asdict(self.spec)
         del spec["held"]
         facts = self.workload.dataset.content_hash
@@ -167,8 +137,6 @@ class StudyUnit:
     def files(self) -> tuple[Path, ...]:
         """Files of the unit's checkpoints in folders; those of the Hub have their commit."""
         paths: list[Path] = []
-        if not self.evaluates:
-            return ()
         for source in (self.spec.recipient, *self.spec.donors.values(), self.spec.model):
             folder = None if source is None else catalog.find_donor(source) or Path(source)
             if folder is not None and folder.is_dir():
@@ -182,26 +150,7 @@ class StudyUnit:
 
     def __str__(self) -> str:
         """In words."""
-        return self.label(self.options) if self.evaluates else " ".join(self.arguments)
-
-
-def _filled(name: str, text: str, values: Mapping[str, str]) -> str:
-    """The text of an option with values for `{NAME}`; `{{` and `}}` are braces.
-
-    Raises:
-        InputError: What is in braces is no option.
-    """
-    filled = ""
-    try:
-        for before, option, width, conversion in Formatter().parse(text):
-            filled += before
-            if option is not None:
-                if width or conversion:
-                    raise ValueError("expected a name alone in braces")
-                filled += values[option]
-    except (LookupError, ValueError) as error:
-        raise InputError(f"{name}: {text!r} names what is no option: {error}") from None
-    return filled
+        return self.label(self.options)
 
 
 _WORKLOADS: dict[str, Workload] = {}
@@ -244,7 +193,7 @@ def _value(name: str, option: Field[Any], value: Any) -> Any:
     if kind.startswith("bool") and isinstance(value, bool):
         return value
     least = int(option.metadata.get("least", 1))
-    if kind.startswith("int") and type(value) is int and value >= least:
+    if kind.startswith("int") and type(value) is int and least <= value < 1 << 63:
         return value
     if kind.startswith("str") and type(value) in (str, int, float):
         return str(value)
@@ -317,8 +266,7 @@ def study_of(content: Any) -> StudyFile:
     """A study of what its file holds.
 
     Args:
-        content: `command`, by default `eval`; `matrix`, lists of values by option, of which all
-            combinations are units;
+        content: `matrix`, lists of values by option, of which all combinations are units;
             `exclude`, mappings, and units that have all values of one are left out; `include`,
             mappings, each a further unit; `output_dir`; and `engines`, options by engine. Further
             keys are options of all units.
@@ -332,12 +280,8 @@ def study_of(content: Any) -> StudyFile:
     check_plain(content)
     content = by_option(content)
     parts = {key: content.pop(key.replace("_", "-"), None) for key in KEYS}
-    command = parts["command"] or EVAL
-    if not isinstance(command, str) or command.split()[:1] == ["sweep"]:
-        raise InputError(f"command: expected a command such as 'reproduce all', not {command!r}")
-    named = partial(_named, known=_options() if command == EVAL else None)
-    shared = named(content, "")
-    matrix = named(parts["matrix"] or {}, "matrix")
+    shared = _named(content, "")
+    matrix = _named(parts["matrix"] or {}, "matrix")
     for name, values in matrix.items():
         if not isinstance(values, list) or not values:
             raise InputError(f"matrix: {name}: expected a list of values, such as [0, 1]")
@@ -346,7 +290,7 @@ def study_of(content: Any) -> StudyFile:
         rows = parts[key] or []
         if parts[key] is not None and not isinstance(parts[key], list):
             raise InputError(f"{key}: expected a list of mappings of options")
-        listed[key] = [named(row, key) for row in rows]
+        listed[key] = [_named(row, key) for row in rows]
     included = listed["include"]
     n_units = prod(map(len, matrix.values())) + len(included)
     if n_units > MOST_UNITS:
@@ -361,15 +305,12 @@ def study_of(content: Any) -> StudyFile:
     units: dict[str, StudyUnit] = {}
     for row in (*combined, *included):
         options = dict(sorted({**shared, **row}.items()))
-        units.setdefault(canonical_json(options), StudyUnit(options, command))
+        units.setdefault(canonical_json(options), StudyUnit(options))
     if not units:
         raise InputError("there are no units: 'exclude' leaves out all of the matrix")
     for unit in units.values():
         try:
-            if unit.evaluates:
-                unit.spec, unit.settings(RESULTS)
-            else:
-                unit.arguments  # noqa: B018 (fills its texts)
+            unit.spec, unit.settings(RESULTS)
         except InputError as error:
             raise InputError(f"unit ({unit}): {error}") from error
     place = parts["output_dir"] or str(RESULTS)
@@ -384,13 +325,12 @@ def study_of(content: Any) -> StudyFile:
     return StudyFile(tuple(units.values()), place, engines, tuple(axes))
 
 
-def _named(given: Any, key: str, known: Mapping[str, Any] | None) -> dict[str, Any]:
+def _named(given: Any, key: str) -> dict[str, Any]:
     """Options by name, the names as on the command line.
 
     Args:
         given: The options.
         key: The part of the study that they are of; empty for those of all units.
-        known: Names that there are; None where the command checks them.
 
     Raises:
         UnknownNameError: A name is no option.
@@ -399,10 +339,9 @@ def _named(given: Any, key: str, known: Mapping[str, Any] | None) -> dict[str, A
     where = f"{key}: " if key else ""
     if not _is_map(given):
         raise InputError(f"{where}expected a mapping of options, not {given!r}")
-    options = {}
-    for option, value in by_option(given).items():
-        if known is not None and option not in known:
-            names = tuple(known) if key else (*known, *KEYS)
+    options = by_option(given)
+    for option in options:
+        if option not in _options():
+            names = (*_options(), *(() if key else KEYS))
             raise UnknownNameError(f"{where}option", option, names)
-        options[option] = value
     return options

@@ -9,21 +9,17 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-import psutil
-
-from kgbench.errors import InputError, KgbenchError, OutputError, first_line
+from kgbench.errors import KgbenchError, OutputError, first_line
 from kgbench.progress import Progress
 from kgbench.records import write_whole
 from kgbench.records.mirror import mirror_of
@@ -32,10 +28,8 @@ from kgbench.version import __version__
 
 UNITS = "units"
 """Folder of the receipts, in that of the records."""
-BEAT_S = 20.0
-"""How often a worker shows that it is alive."""
-SILENT_S = 120.0
-"""A worker that has shown no sign of life for so long is taken for dead."""
+ORPHAN_S = 20.0
+"""How often a process looks whether the one that waits for it is there."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +57,6 @@ class Receipt:
         """Whether it still speaks of the unit: the same version of kgbench, the same files."""
         same = self.content.get("kgbench") == __version__
         return same and self.content.get("files") == _stamps(unit)
-
-
-@dataclass(frozen=True)
-class Worker:
-    """A process that shows that it is alive."""
-
-    host: str
-    pid: int
-    unit: str
-    """Key of what it computes."""
-    since: float
-    """Seconds since the epoch at which the unit began."""
 
 
 class Receipts:
@@ -117,7 +99,6 @@ class Receipts:
         """
         receipt = {
             "unit": dict(unit.options),
-            **({} if unit.evaluates else {"command": unit.command}),
             **content,
             "host": socket.gethostname(),
             "kgbench": __version__,
@@ -132,53 +113,6 @@ class Receipts:
             write_whole(self.folder / f"{unit.key}.json", text)
         except OSError as error:
             raise OutputError.of("the receipt of a unit", self.folder, error) from error
-
-    def workers(self) -> list[Worker]:
-        """Workers that were alive two minutes ago; of a URL those of this machine.
-
-        One of this machine whose process is gone is dead at once.
-        """
-        alive = []
-        for path in sorted(self.folder.glob("*.worker")):
-            with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
-                worker = Worker(**json.loads(path.read_bytes()))
-                is_dead = worker.host == socket.gethostname() and not psutil.pid_exists(worker.pid)
-                if not is_dead and time.time() - path.stat().st_mtime < SILENT_S:
-                    alive.append(worker)
-        return alive
-
-    @contextmanager
-    def alive(self, child: bool) -> Iterator[dict[str, Any]]:
-        """Show that this process is alive, and what it computes, until the block ends.
-
-        Gives what it shows, to be changed: `unit` and `since`.
-
-        Args:
-            child: Whether the process ends with the one that started it.
-        """
-        sign = {"host": socket.gethostname(), "pid": os.getpid(), "unit": "", "since": time.time()}
-        path, ended, parent = self.folder / f"{uuid4().hex}.worker", threading.Event(), os.getppid()
-
-        def show() -> None:
-            with suppress(OSError):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                write_whole(path, json.dumps(sign).encode())
-
-        def beat() -> None:
-            while not ended.wait(BEAT_S):
-                if child and os.getppid() != parent:
-                    os._exit(1)  # nobody waits for it any more; what is finished is kept
-                show()
-
-        show()
-        thread = threading.Thread(target=beat, daemon=True)
-        thread.start()
-        try:
-            yield sign
-        finally:
-            ended.set()
-            thread.join()
-            path.unlink(missing_ok=True)
 
 
 def _stamps(unit: StudyUnit) -> list[list[str | int]]:
@@ -198,7 +132,6 @@ def work(
     units: Sequence[StudyUnit],
     retry_failed: bool = False,
     progress: Progress | None = None,
-    child: bool = False,
 ) -> None:
     """Compute the units that are left, and write a receipt of each; none of them stops the others.
 
@@ -207,7 +140,6 @@ def work(
         units: Of one pair, where that is possible.
         retry_failed: Whether to compute units that failed again.
         progress: Progress callback.
-        child: Whether the process ends with the one that started it.
 
     Raises:
         OutputError: A record or a receipt cannot be written; the units that are left stay so.
@@ -216,24 +148,33 @@ def work(
 
     receipts, loaded = Receipts(root), Pairs()
     stored = receipts.read([unit.key for unit in units])
-    with receipts.alive(child) as sign:
-        for unit in units:
-            receipt = stored.get(unit.key)
-            ended = receipt is not None and (receipt.done or not retry_failed)
-            if receipt is not None and ended and receipt.holds(unit):
-                continue
-            sign |= {"unit": unit.key, "since": time.time()}
-            began = time.monotonic()
-            content = _computed(root, unit, loaded, progress)
-            receipts.write(unit, {**content, "seconds": round(time.monotonic() - began, 3)})
+    for unit in units:
+        receipt = stored.get(unit.key)
+        ended = receipt is not None and (receipt.done or not retry_failed)
+        if receipt is not None and ended and receipt.holds(unit):
+            continue
+        began = time.monotonic()
+        content = _computed(root, unit, loaded, progress)
+        receipts.write(unit, {**content, "seconds": round(time.monotonic() - began, 3)})
 
 
 def _computed(
     root: Path, unit: StudyUnit, loaded: Any, progress: Progress | None
 ) -> dict[str, str | bool]:
     """The outcome of a unit, for its receipt."""
+    import torch
+
+    from kgbench.runner import run_job
+
+    settings = unit.settings(root)
     try:
-        return _called(unit) if not unit.evaluates else _evaluated(root, unit, loaded, progress)
+        try:
+            run = run_job(unit.spec, settings, progress, loaded)
+        except torch.OutOfMemoryError:
+            loaded.forget()
+            half = replace(settings, batch_size=max(1, (settings.batch_size or _PROMPTS) // 2))
+            run = run_job(unit.spec, half, progress, loaded)
+        return {"record": run.record.id, "reused": run.reused}
     except OutputError:  # of the place, not of the unit
         raise
     except Exception as error:
@@ -244,39 +185,8 @@ def _computed(
         return {"error": text, "kind": kind, "traceback": traceback.format_exc()}
 
 
-def _evaluated(
-    root: Path, unit: StudyUnit, loaded: Any, progress: Progress | None
-) -> dict[str, str | bool]:
-    import torch
-
-    from kgbench.runner import run_job
-
-    settings = unit.settings(root)
-    try:
-        run = run_job(unit.spec, settings, progress, loaded)
-    except torch.OutOfMemoryError:
-        loaded.forget()
-        half = replace(settings, batch_size=max(1, (settings.batch_size or _PROMPTS) // 2))
-        run = run_job(unit.spec, half, progress, loaded)
-    return {"record": run.record.id, "reused": run.reused}
-
-
 _PROMPTS = 16
 """Prompts per forward, of which half are tried after a device ran out of memory."""
-
-
-def _called(unit: StudyUnit) -> dict[str, str | bool]:
-    """Run a unit of another command in a process of its own.
-
-    Raises:
-        InputError: It ends with another status than 0.
-    """
-    call = [sys.executable, "-m", "kgbench", *unit.arguments]
-    ended = subprocess.run(call, capture_output=True, text=True)
-    if ended.returncode != 0:
-        lines = ended.stderr.strip().splitlines() or [f"it ended with status {ended.returncode}"]
-        raise InputError(lines[-1].removeprefix("kgbench: error: "))
-    return {}
 
 
 REFUSED = 75
@@ -291,13 +201,20 @@ def work_on_group() -> None:
     """
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     task = json.load(sys.stdin)
-    units = [StudyUnit(options, command) for options, command in task["units"]]
     try:
-        work(Path(task["root"]), units, task["retry_failed"], child=True)
+        work(Path(task["root"]), list(map(StudyUnit, task["units"])), task["retry_failed"])
     except KeyboardInterrupt:
         sys.exit(130)  # the parent reports it
     except OutputError as error:
         answer.write(str(error))
         answer.close()
         sys.exit(REFUSED)
+
+
+def _end_with(parent: int) -> None:
+    """End once nobody waits for this process any more; what is finished is kept."""
+    while os.getppid() == parent:
+        time.sleep(ORPHAN_S)
+    os._exit(1)

@@ -61,7 +61,7 @@ class _Processes:
         """
         task = {
             "root": str(self.launch.root),
-            "units": [[dict(unit.options), unit.command] for unit in group],
+            "units": [dict(unit.options) for unit in group],
             "retry_failed": self.launch.retry_failed,
         }
         status = 0
