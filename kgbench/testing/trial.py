@@ -193,14 +193,13 @@ class Trial:
         intervenes = isinstance(self.localizer, InterventionLocalizer)
         pair = _shipped(name) if intervenes else self.pair
         exchange, others = exchanged_answers(renamed_pair(pair, name, {}), prompts, seed=0)
-        named: tuple[ModelPair, Sequence[Prompt]] = renamed_pair(pair, name, {}), prompts
-        renamed: tuple[ModelPair, Sequence[Prompt]]
+        named = renamed_pair(pair, name, {}), prompts
         renamed = renamed_pair(pair, "another", exchange), others
         if intervenes and "answer" not in self.localizer.needs:
             # By an encoder of its own, since that of a pair remembers answers.
             read = Encoder(pair.tokenizer, pair.chat_template)
             named, renamed = (
-                (of, [of.question(prompt, read(prompt)) for prompt in answered])
+                (of, list[Prompt](map(of.question, answered, map(read, answered))))
                 for of, answered in (named, renamed)
             )
         return named, renamed
