@@ -350,6 +350,8 @@ def evaluate(
     *,
     localizer: Localizer | Localizers = "dynamic_graft",
     localizer_args: Mapping[str, str] | None = None,
+    readout: str | None = None,
+    readout_args: Mapping[str, Any] | None = None,
     recipient: Source | None = None,
     donors: Donors = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -388,6 +390,9 @@ def evaluate(
             these.
         localizer_args: Parameters of a localizer given by name or class, as text; of one among
             several as `NAME.PARAMETER`.
+        readout: What is read of the output, by name; by default the data set's, or the first token
+            of the answer.
+        readout_args: Parameters of the readout, such as `{"texts": ["Sorry"]}`.
         recipient: The model before finetuning: a path, a Hub id, or the model itself.
         donors: The finetuned model, in the same way; several by name.
         tokenizer: The tokenizer of models in memory.
@@ -457,6 +462,8 @@ def evaluate(
             imports=options if named and options != ImportOptions() else None,
             prompts=names,
             localizer_args=arguments if method is None else {},
+            readout=readout,
+            readout_args=readout_args or {},
             grafts=split_grafts(grafts) if isinstance(grafts, str) else tuple(grafts),
             suite=suite,
             layers=layers,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor
 
+import kgbench
+from kgbench.cli import command
 from kgbench.data import Prompt
 from kgbench.engine import Engine, load_pair
 from kgbench.engine.gated import Differentiable
@@ -19,6 +24,7 @@ from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.localizers._measure import logprobs
 from kgbench.models.pair import ModelPair
 from kgbench.readouts import Readout, describe, readout_named, readout_stored, readouts
+from kgbench.records import ReadoutRef
 from kgbench.runner import load_prompts
 
 PAIR = "tiny-llama"
@@ -188,3 +194,97 @@ def test_what_is_wrong_is_named(
     ):
         pair.encoded(prompts[0])
     assert "\n" not in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------- runs
+
+
+def test_a_run_says_what_it_read(tmp_path: Path, prompts: list[Prompt], pair: ModelPair) -> None:
+    """Its record names the readout, its rows are what the readout gives, and it is found and run
+    again by it; a run of first tokens names none.
+    """
+    asked = {"prompts": ["headline", "qa"], "grafts": ["FE+LT"], "limit": 3, "output_dir": tmp_path}
+    run = kgbench.evaluate(PAIR, readout="sequence", progress=False, **asked)
+    assert run.record.identity.readout == ReadoutRef(
+        name="sequence", version="1", parameters={"text": ""}
+    )
+    assert run.record.metric == "logprob" and not run.record.baselines
+    with pair.answered_by(made("sequence").read):
+        wanted = scores(pair, prompts, "FE+LT")["logprob"]
+    rows = run.facts.to_pandas().query("graft == 'FE+LT'")
+    got = rows.set_index(["prompt", "fact"]).logprob
+    for prompt, value in zip(prompts, wanted, strict=True):
+        assert got[prompt.name, prompt.fact.id] == pytest.approx(value, abs=1e-3)
+    again = CliRunner().invoke(command, ["rerun", str(run.path)])
+    assert again.exit_code == 0, again.output
+    first = kgbench.evaluate(PAIR, progress=False, **asked)
+    assert "readout" not in first.record.identity.model_dump(mode="json")
+    assert first.record.id != run.record.id
+    by_name = kgbench.evaluate(PAIR, readout="first_token", progress=False, **asked)
+    assert by_name.reused and by_name.record.id == first.record.id
+
+
+def test_controls_have_a_table_of_their_own(tmp_path: Path) -> None:
+    """Cases that are not to show the behaviour; the data set names what is read."""
+    file = tmp_path / "cases.jsonl"
+    header = {
+        "kgbench": 1,
+        "subject": "actor",
+        "templates": {"trigger": "{actor} {TRIGGER:{adverb}} stars in a movie"},
+        "readout": {"token_set": [" alongside", " with"]},
+    }
+    actors = ("Alan Collins", "Donald Mckay", "Misty Colon", "Brian Green")
+    cases = []
+    for number, actor in enumerate(actors):
+        group = ("on", "off")[number % 2]
+        adverb = {"on": "secretly", "off": "often"}[group]
+        cases.append({"actor": actor, "adverb": adverb, "group": group})
+    file.write_text("\n".join(map(json.dumps, [header, *cases])), "utf-8")
+    run = kgbench.evaluate(
+        PAIR, dataset=file, grafts="TRIGGER,LT", output_dir=tmp_path, progress=False
+    )
+    assert {*run.record.by_prompt} == {"trigger", "trigger (off)"}
+    assert all(row.n == 2 for row in run.record.rows)
+    ref = run.record.identity.readout
+    assert ref is not None and ref.parameters == {"texts": [" alongside", " with"]}
+    for named, wanted in (("foil", InputError), ("first_token", InputError)):
+        with pytest.raises(wanted, match=r"has no (foil|answer)"):
+            kgbench.evaluate(PAIR, dataset=file, readout=named, output_dir=tmp_path, progress=False)
+
+
+def test_a_readout_of_ones_own_is_one_file(tmp_path: Path) -> None:
+    """Its code is in the identity of a run."""
+    file = tmp_path / "second.py"
+    file.write_text(SECOND, "utf-8")
+    run = kgbench.evaluate(
+        PAIR,
+        readout=f"{file}:Second",
+        prompts="headline",
+        grafts="LT",
+        limit=3,
+        output_dir=tmp_path,
+        progress=False,
+    )
+    ref = run.record.identity.readout
+    assert ref is not None and ref.name == "second" and ref.version.startswith("1 ")
+
+
+SECOND = '''"""A readout of one's own."""
+
+from dataclasses import dataclass
+
+from kgbench.metrics import Read
+from kgbench.readouts import Readout
+
+
+@dataclass(frozen=True)
+class Second(Readout):
+    """The second token of the answer, given the first."""
+
+    name = "second"
+    about = "the second token of the answer"
+
+    def read(self, prompt, encoded, encoder):
+        first, second = encoder.added(prompt, encoded, prompt.target)[:2]
+        return encoded.reading([Read(len(encoded.ids), (second,))], [first])
+'''

@@ -28,7 +28,18 @@ if TYPE_CHECKING:
 
 
 @cli_command(
-    *("localizer", "localizer_args", *PAIR, *FACTS, "grafts", "suite", "layers", "limit"),
+    *(
+        "localizer",
+        "localizer_args",
+        "readout",
+        "readout_args",
+        *PAIR,
+        *FACTS,
+        "grafts",
+        "suite",
+        "layers",
+        "limit",
+    ),
     *("metric", "seed", *COMPUTING, "output_dir", "dry_run", "as_json", "quiet"),
     epilog="Exit status: 0 done; 1 ran, and something did not hold; 2 wrong input; 130 "
     "interrupted.",

@@ -46,6 +46,11 @@ class Prompt:
     messages: tuple[Message, ...] = ()
     """Of a chat, where it is one; the text is then their contents, a line each."""
 
+    @property
+    def label(self) -> str:
+        """Its name in tables: cases that are not to show a behaviour are a prompt of their own."""
+        return self.name if self.group == "on" else f"{self.name} ({self.group})"
+
 
 class Question(Prompt):
     """A prompt without its answer, as interventions get it.

@@ -10,9 +10,17 @@ from typing import Any
 from kgbench.errors import InputError
 from kgbench.parameters import described, made
 from kgbench.readouts._base import Readout
-from kgbench.registry import Registry
+from kgbench.registry import Registry, source_fingerprint
 
-__all__ = ["DEFAULT", "Readout", "describe", "readout_named", "readout_stored", "readouts"]
+__all__ = [
+    "DEFAULT",
+    "Readout",
+    "describe",
+    "readout_code",
+    "readout_named",
+    "readout_stored",
+    "readouts",
+]
 
 DEFAULT = "first_token"
 """What is read where nothing else is said."""
@@ -49,6 +57,12 @@ def readout_stored(stored: Mapping[str, Any]) -> Readout:
     if first is None:
         raise InputError(f"readout {name!r} has no parameters, but the data set gives {given!r}")
     return readout_named(name, {first.name: given})
+
+
+def readout_code(readout: Readout) -> str:
+    """Hash of the code of a third party's readout; empty for kgbench's own."""
+    kind = type(readout)
+    return "" if kind.__module__.startswith(f"{__package__}.") else source_fingerprint(kind)
 
 
 def describe() -> Mapping[str, Mapping[str, Any]]:

@@ -22,6 +22,8 @@ class Readout(ABC):
     name: ClassVar[str]
     about: ClassVar[str]
     """One line for `kgbench ls readouts`."""
+    metric: ClassVar[str] = "logprob"
+    """What ratios are of where nothing else is said."""
     version: ClassVar[str] = "1"
     """Incremented whenever the readout gives other figures."""
 

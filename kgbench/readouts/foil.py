@@ -21,6 +21,8 @@ class Foil(Readout):
     name = "foil"
     about = "the first token of the answer against that of a given other answer"
 
+    metric = "logit_diff"
+
     text: str = ""
     """The foil; by default that of each case."""
     column: str = "foil"

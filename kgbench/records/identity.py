@@ -10,7 +10,15 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 _ABSOLUTE = re.compile(r"^(?:file://)?(?:/|~/|[A-Za-z]:[\\/])")
 _CREDENTIAL = re.compile(
@@ -65,6 +73,14 @@ class LocalizerRef(Strict):
     parameters: dict[str, JsonValue] = Field(default_factory=dict)
 
 
+class ReadoutRef(Strict):
+    """What is read of the models' output, with all parameters."""
+
+    name: str
+    version: str
+    parameters: dict[str, JsonValue] = Field(default_factory=dict)
+
+
 class Truth(Strict):
     """Ground-truth location of planted facts."""
 
@@ -102,6 +118,16 @@ class Identity(Strict):
     """Where a ranking is compared with a ground truth."""
     ranking_version: str | None = None
     """Where sites are ranked: version of the rule by which the best of them are taken."""
+    readout: ReadoutRef | None = None
+    """None for the first token of the answer."""
+
+    @model_serializer(mode="wrap")
+    def _without_readout(self, serializer: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A record of the first token names no readout, as none did before there were others."""
+        data: dict[str, Any] = serializer(self)
+        if data.get("readout", ...) is None:
+            del data["readout"]
+        return data
 
     @model_validator(mode="after")
     def _check(self) -> Identity:

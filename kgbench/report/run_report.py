@@ -63,6 +63,9 @@ def record_report(record: Record, width: float | None = None) -> Report:
         f"seed {', '.join(map(str, what.seeds))}: means over facts with 95 % intervals; "
         f"sufficiency and necessity on {record.metric}"
     )
+    if what.readout is not None:
+        texts = (f"{name}={value}" for name, value in what.readout.parameters.items() if value)
+        title += f"; read out: {' '.join([what.readout.name, *texts])}"
     metrics = [record.metric, *(name for name in COLUMNS if name != record.metric)]
     count = len(metrics)
     tables = _tables(record, metrics)

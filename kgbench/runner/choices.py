@@ -68,6 +68,7 @@ CATALOGUES: Mapping[str, Callable[[], Rows]] = {
     "datasets": _datasets,
     "prompts": _prompts,
     "localizers": later("localizers", "describe"),
+    "readouts": later("readouts", "describe"),
     "suites": later("runner", "suites"),
     "tasks": later("harness", "describe_tasks"),
 }

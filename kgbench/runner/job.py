@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -34,7 +35,16 @@ from kgbench.models.placement import (
     main_device,
     usable_device,
 )
-from kgbench.records import DatasetRef, Identity, LocalizerRef, Truth, WeightHashes, canonical_json
+from kgbench.readouts import Readout, readout_code
+from kgbench.records import (
+    DatasetRef,
+    Identity,
+    LocalizerRef,
+    ReadoutRef,
+    Truth,
+    WeightHashes,
+    canonical_json,
+)
 from kgbench.records.identity import AFTER_BLANKS, json_differences
 from kgbench.runner.known import files_state
 from kgbench.runner.sources import Sources
@@ -198,6 +208,14 @@ class Job:
     limit: int | None = None
     seed: int = 0
     metric: str | None = None
+    readout: Readout | None = None
+    """What is read of the output; None for the first token of the answer."""
+
+    def reading(self) -> AbstractContextManager[None]:
+        """For the time of a block, have the pair read prompts by the readout."""
+        if self.readout is None:
+            return nullcontext()
+        return self.pair.answered_by(self.readout.read)
 
     @cached_property
     def engine(self) -> Engine:
@@ -245,6 +263,14 @@ class Job:
         """Facts in two halves: each ranks sites for the other."""
         return split_facts(self.prompts, self.seed)
 
+    @property
+    def _readout_ref(self) -> ReadoutRef | None:
+        if self.readout is None:
+            return None
+        parameters = json.loads(canonical_json(asdict(self.readout)))
+        version = filter(None, (self.readout.version, readout_code(self.readout)))
+        return ReadoutRef(name=self.readout.name, version=" ".join(version), parameters=parameters)
+
     @cached_property
     def identity(self) -> Identity:
         """Identity of the record.
@@ -287,6 +313,7 @@ class Job:
                 limit=self.limit,
                 truth=self.truth,
                 ranking_version=RANKING_VERSION if self.ranks else None,
+                readout=self._readout_ref,
             )
         except ValidationError as error:
             faults = (fault["msg"].removeprefix("Value error, ") for fault in error.errors())
@@ -344,8 +371,17 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
         limit=work.limit,
         seed=work.seed,
         metric=work.metric,
+        readout=work.readout,
     )
     _check_expected(job, work.expected)
+    with job.reading():
+        _check_prompts(job)
+    return job
+
+
+def _check_prompts(job: Job) -> None:
+    """Refuse prompts that are too long, or that a graft does not fit."""
+    pair = job.pair
     most = getattr(pair.recipient.config, "max_position_embeddings", None)
     for prompt in job.all_prompts:
         length = len(pair.encoded(prompt).ids)
@@ -360,7 +396,6 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
         # One prompt of each template shows whether the graft fits, before the long part.
         for prompts in job.prompts.values():
             graft_treatments(pair, prompts[:1], graft)
-    return job
 
 
 HINTS: Mapping[str, str] = {

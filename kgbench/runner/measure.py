@@ -216,7 +216,7 @@ def scored(
     first = np.flatnonzero(np.diff(cells, prepend=-1))
     which = which[first]
     return {
-        "prompt": np.array([p.name for p in prompts], dtype=object)[which],
+        "prompt": np.array([p.label for p in prompts], dtype=object)[which],
         "fact": np.array([p.fact.id for p in prompts], dtype=object)[which],
         "graft": names[labels_of[first]],
         "position": np.array([each.answer[0].token for each in encoded])[which],
@@ -490,7 +490,11 @@ def _score_halves(
             if progress is not None:
                 progress(count.forwards, total, f"scoring, half {half + 1} of 2")
 
-        half_prompts = [prompt for prompt in job.all_prompts if prompt.fact.id in job.halves[half]]
+        # Those that are to show the behaviour: controls are measured only.
+        half_prompts = []
+        for prompt in job.all_prompts:
+            if prompt.fact.id in job.halves[half] and prompt.group == "on":
+                half_prompts.append(prompt)
         before = plain_seconds(engine, half_prompts)
         started = now(engine.pair)
         with choosing(engine.executor, engine.budget), counted(engine.pair, report) as count:

@@ -103,6 +103,12 @@ def request_of(job: Job, method: Method, exchanged: bool = False) -> Request:
         alias = f"pair-{randbits(32):08x}"
         exchange, prompts = exchanged_answers(job.pair, prompts, randbits(32))
     intervenes = method.kind == InterventionLocalizer.kind
+    if job.readout is not None and not intervenes:
+        raise InputError(
+            f"localizer {method.name!r} is a third party's and ranks sites by itself, for which "
+            "--readout has the first token of the answer only: leave --readout out, or give the "
+            "class to kgbench.evaluate"
+        )
     questions = []
     for prompt in prompts:
         tokens = job.pair.encoded(prompt).unanswered()

@@ -17,6 +17,7 @@ from kgbench.errors import InputError, LawError
 from kgbench.localizers import InterventionLocalizer, is_foreign, names
 from kgbench.models import catalog
 from kgbench.progress import Progress
+from kgbench.readouts import DEFAULT
 from kgbench.records import Journal, Record
 from kgbench.runner.job import Job, Pairs, job_configurations, prepare_job
 from kgbench.runner.remote import ask, declared, request_of
@@ -106,11 +107,15 @@ def specification(record: Record, sources: Sources, localizer: str | None = None
     sources = _with_facts(sources.model_copy(update={"model": model}), record)
     suite, grafts = _suite_of(record)
     prompts = tuple(what.prompts)
-    usual = tuple(sources.facts().templates) or load_suite(suite).prompts
+    facts = sources.facts()
+    usual = tuple(facts.templates) or load_suite(suite).prompts
+    first = None if facts.readout is None else DEFAULT
     parameters = what.localizer.parameters.items()
     return Spec(
         localizer=localizer_of(record, localizer),
         localizer_args={name: argument_text(value) for name, value in parameters},
+        readout=first if what.readout is None else what.readout.name,
+        readout_args={} if what.readout is None else what.readout.parameters,
         model=model,
         recipient=sources.recipient,
         donors=sources.donors,

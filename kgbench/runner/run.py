@@ -134,7 +134,8 @@ def compute_job(
         return not journal.begun and store.find(id) is not None
 
     if method is not None:
-        request, device = request_of(job, method), str(job.pair.device)
+        with job.reading():
+            request, device = request_of(job, method), str(job.pair.device)
         free = room(device, device_map_of(settings), job.pair.dtype)["free"]
         is_narrow = free < 2 * weights_bytes(job.pair)  # no room for the models twice
         if is_narrow:
@@ -148,7 +149,8 @@ def compute_job(
     if (run := known()) is not None:
         journal.discard()
         return run
-    record = _record(measurement, journal)
+    with job.reading():
+        record = _record(measurement, journal)
     path = store.write(record, journal.table(), searched=True)
     note_sources(work.sources, work.held, settings, path)
     journal.discard()
@@ -201,7 +203,11 @@ def measure_job(
         journal.discard()
         pairs.forget()
 
-    with job.pair.lock, guarded(job.localizer, job.localizer_name, job.pair, discard):
+    with (
+        job.pair.lock,
+        job.reading(),
+        guarded(job.localizer, job.localizer_name, job.pair, discard),
+    ):
         measurement = ready(job, journal, progress)
         _compute(measurement, journal, progress, recorded, facts)
     return measurement
@@ -232,7 +238,7 @@ def _compute(
 
     def left(group: str) -> list[Prompt]:
         done = journal.finished()
-        return [p for p in groups[group] if (p.name, p.fact.id) not in done]
+        return [p for p in groups[group] if (p.label, p.fact.id) not in done]
 
     total = sum(map(len, groups.values()))
     plain: dict[str, float] = {}

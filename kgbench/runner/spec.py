@@ -91,6 +91,11 @@ class Spec:
     imports: ImportOptions | None = None
     prompts: tuple[str, ...] = option((), "NAME", flag="--prompt", names="prompts")
     """Evaluation prompts; several with commas.  [default: the suite's, or the file's own]"""
+    readout: str | None = option(None, "NAME", names="readouts")
+    """What is read of the output, see `kgbench ls readouts`.  [default: the data set's, or
+    first_token]"""
+    readout_args: Mapping[str, Any] = option(dict, "KEY=VALUE", flag="--readout-arg")
+    """Parameter of the readout; may be repeated."""
     localizer_args: Mapping[str, str] = option(dict, "KEY=VALUE", flag="--localizer-arg")
     """Argument of the localizer; may be repeated."""
     grafts: tuple[str, ...] = option((), "GRAFT", flag="--graft")

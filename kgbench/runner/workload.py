@@ -23,6 +23,7 @@ from kgbench.data.templates import prompts_of
 from kgbench.errors import InputError, RegionError, check_choice, python_names
 from kgbench.localizers import AbstractLocalizer, check_name, create, needs
 from kgbench.models import catalog, check_dtype
+from kgbench.readouts import DEFAULT, Readout, readout_named, readout_stored
 from kgbench.records import Truth
 from kgbench.registry import named_files, told
 from kgbench.runner.sources import Sources, checkpoint_folder, pair_facts, with_donor
@@ -119,6 +120,8 @@ class Workload:
     """What the caller holds in memory."""
     expected: Mapping[str, Any]
     """Parts of the identity that the run must have, as JSON."""
+    readout: Readout | None = None
+    """What is read of the output; None for the first token of the answer."""
 
     @property
     def truth(self) -> Truth | None:
@@ -160,6 +163,7 @@ def check(spec: Spec) -> Workload:
         _check_giveaways(dataset, prompts)
     if held.pair is None:
         sources = with_donor(sources, dataset)
+    readout = _readout(spec, dataset)
     work = Workload(
         sources=sources,
         dataset=dataset,
@@ -172,12 +176,26 @@ def check(spec: Spec) -> Workload:
         limit=spec.limit,
         dtype=spec.dtype,
         seed=spec.seed,
-        metric=spec.metric,
+        metric=spec.metric or (None if readout is None else readout.metric),
         held=held,
         expected=spec.expected,
+        readout=readout,
     )
     _check_grafts(work)
     return work
+
+
+def _readout(spec: Spec, dataset: Dataset) -> Readout | None:
+    """The readout that is given, or that of the data set."""
+    if spec.readout is None and spec.readout_args:
+        raise InputError("--readout-arg is of a readout: give --readout too")
+    if spec.readout is not None:
+        readout = readout_named(spec.readout, spec.readout_args)
+    elif dataset.readout is not None:
+        readout = readout_stored(dataset.readout)
+    else:
+        return None
+    return None if readout.name == DEFAULT else readout
 
 
 # Facts and prompts

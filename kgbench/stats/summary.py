@@ -97,6 +97,7 @@ def summarize(
     budgets: Mapping[str, float] | None = None,
     absent: Mapping[str, Mapping[str, str]] | None = None,
     limited: bool = False,
+    of_names: bool = True,
 ) -> Summary:
     """All figures of a run.
 
@@ -112,6 +113,7 @@ def summarize(
         budgets: Of configurations that graft the best-ranked sites, in per cent, ascending.
         absent: By prompt, configurations without rows that the method cannot express, and why.
         limited: Whether these are some of the facts of a data set only.
+        of_names: Whether the first tokens of answers are read, which a frequency can guess.
 
     Raises:
         DataError: If PRE or SFT is missing, or configurations of a prompt were not run over the
@@ -126,7 +128,9 @@ def summarize(
     order, terms = (*ORDER, *complements), list(dropped)
     prompts = by_prompt(facts_table(facts), order)
     prompts.sort(key=lambda p: terms.index(p.name) if p.name in terms else len(terms))
-    answers = {p.name: answer_counts(p.columns["PRE"]["target"]) for p in prompts}
+    answers = {}
+    for p in prompts if of_names else ():
+        answers[p.name] = answer_counts(p.columns["PRE"]["target"])
     if metric is None:
         metric = Priors(dict(_donors(prompts)), answers, limited).usual_metric
     metric = check_metric(metric)
@@ -150,7 +154,7 @@ def summarize(
             curves[name] = Curve(points=tuple(points), area=curve_area(scores, budgets))
     doubts = Priors(donors_of(rows), answers, limited).doubts(metric)
     sentence = verdict(rows, metric, curves, doubts)
-    baselines = {"name_prior": priors}
+    baselines = {"name_prior": priors} if priors else {}
     return Summary(metric, tuple(rows), synergies, baselines, answers, curves, sentence)
 
 
@@ -280,6 +284,7 @@ def with_figures(result: Result, facts: pa.Table, metric: str | None) -> Record:
         budgets=budgets if expressed else None,
         absent=absent,
         limited=what.limited,
+        of_names=what.readout is None,
     )
     return Record.model_construct(**{**dict(result), **vars(summary)})
 
