@@ -199,7 +199,7 @@ class Trial:
             # By an encoder of its own, since that of a pair remembers answers.
             read = Encoder(pair.tokenizer, pair.chat_template)
             named, renamed = (
-                (of, [of.question(prompt, read(prompt)) for prompt in answered])
+                (of, list[Prompt](map(of.question, answered, map(read, answered))))
                 for of, answered in (named, renamed)
             )
         return named, renamed
