@@ -196,7 +196,7 @@ def test_wrong_cases_are_refused_by_line(
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        (["{A:x} {B:y}", "ok", "{A:z}"], "marks region A in two messages"),
+        (["{A:x} {B:y}", "ok", "{A:z}"], "marks region A 2 times in"),
         (["{pet} is"], "needs the field 'pet'"),
         (["is {target}"], "gives the answer away"),
         (["a {brace"], "write a literal brace twice"),

@@ -172,9 +172,10 @@ def _output(
     """What was written, and what to do next."""
     n, dropped = len(dataset.facts), left_out(table)
     beyond = len(dataset_from(table).facts) - n
+    roles = {"subject": dataset.subject, "object": dataset.object}
+    columns = "".join(f", {role} {column}" for role, column in roles.items() if column)
     lines = [
-        f"wrote {path}: {count_text(n, 'fact')} of {table.path}, subject {dataset.subject}, object "
-        f"{dataset.object}",
+        f"wrote {path}: {count_text(n, 'fact')} of {table.path}{columns}",
         *origin,
         *_left_out(table, beyond),
         "",

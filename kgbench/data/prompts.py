@@ -202,6 +202,10 @@ def _template(name: str, dataset: Dataset, text: str | None = None) -> Template:
     return template.bind(dataset.subject, dataset.object, dataset.fields, dataset.name)
 
 
+_BETWEEN = "\x1e"
+"""Between the contents of messages while they are filled as one template."""
+
+
 def _filled(
     templates: Sequence[Template], facts: Sequence[Fact], subject: str, object: str
 ) -> list[Prompt]:
@@ -210,44 +214,26 @@ def _filled(
     for template in templates:
         for fact in facts:
             messages: tuple[Message, ...] = ()
+            bound = template
             try:
                 if template.is_chat:
-                    messages, spans = _filled_messages(template.name, fact, subject, object)
+                    messages = messages_of(fact.fields[MESSAGES])
+                    joined = _BETWEEN.join(message.content for message in messages)
+                    bound = parse_template(template.name, joined)
+                    mentioned = {subject, "subject"} & {*bound.fields}
+                    bound = bound.bind(subject if mentioned else "", object, fact.fields, fact.id)
+                text, spans = bound.fill(fact.fields)
+                if messages:
+                    contents = zip(messages, text.split(_BETWEEN), strict=True)
+                    messages = tuple(Message(role, content) for (role, _), content in contents)
                     text = "\n".join(message.content for message in messages)
-                else:
-                    text, spans = template.fill(fact.fields)
-            except InputError as error:
+            except (InputError, ValueError) as error:
                 raise InputError(f"fact {fact.id}: {error}") from None
             target = fact.fields.get(object, "")
             group = "off" if fact.fields.get(GROUP) == "off" else "on"
             prompt = Prompt(template.name, fact, text, target, spans, group, fact.data, messages)
             prompts.append(prompt)
     return prompts
-
-
-def _filled_messages(
-    name: str, fact: Fact, subject: str, object: str
-) -> tuple[tuple[Message, ...], dict[str, tuple[int, int]]]:
-    """The messages of a fact with its fields filled in, and the spans in their joined contents.
-
-    Raises:
-        InputError: A content is malformed, or does not fit the fields.
-    """
-    messages, spans, start = [], dict[str, tuple[int, int]](), 0
-    for role, content in messages_of(fact.fields[MESSAGES]):
-        template = parse_template(name, content)
-        mentioned = {subject, "subject"} & {*template.fields}
-        bound = template.bind(subject if mentioned else "", object, fact.fields, fact.id)
-        text, regions = bound.fill(fact.fields)
-        for region, (first, last) in regions.items():
-            if region in spans and region not in ("FE", "M"):
-                raise InputError(
-                    f"prompt {name!r} marks region {region} in two messages; one span each"
-                )
-            spans.setdefault(region, (start + first, start + last))
-        messages.append(Message(role, text))
-        start += len(text) + 1
-    return tuple(messages), spans
 
 
 # --------------------------------------------------------- texts that a finetune is not about
@@ -446,7 +432,9 @@ def subject_mentions(dataset: Dataset, name: str) -> int:
 
 
 def _kind(template: Template, prompt: Prompt) -> str:
-    """The field of `Giveaways` that a prompt belongs to; empty for none."""
+    """The field of `Giveaways` that a prompt belongs to; empty for none, and for messages."""
+    if prompt.messages:
+        return ""
     text, filled = "", []
     for part, stretch in template.stretches(prompt.fact.fields):
         # Case folding changes lengths, so that the prompt's own spans do not apply.

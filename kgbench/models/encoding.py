@@ -18,12 +18,6 @@ from kgbench.errors import InputError, ModelError, RegionError, first_line
 from kgbench.metrics import Read
 from kgbench.sites import missing_region
 
-NO_ANSWER = (
-    "the case has no answer, whose first token is read: give its row a target, or choose a readout "
-    "that needs none"
-)
-"""Why an encoded prompt has no target."""
-
 
 @dataclass(frozen=True)
 class Encoded:
@@ -228,7 +222,11 @@ class Encoder:
         regions.update({name: at for name, at in chat.items() if at and self.chat_template})
         tokens = {name: tuple(indices) for name, indices in regions.items()}
         if not prompt.target:
-            return EncodedQuestion(Encoded(ids, tokens, -1, 0, text, offsets), NO_ANSWER)
+            reason = (
+                f"fact {prompt.fact.id}, prompt {prompt.name!r} has no answer, whose first token is "
+                "read: give the row a target, or choose a readout that needs none"
+            )
+            return EncodedQuestion(Encoded(ids, tokens, -1, 0, text, offsets), reason)
         answered = f"{text}{'' if text[-1].isspace() else ' '}{prompt.target}"
         encoding = self.tokenizer(
             answered, add_special_tokens=not self.chat_template, return_offsets_mapping=True
