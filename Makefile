@@ -47,7 +47,7 @@ links: $(VENV)/.installed-docs  ## Ask every other site that the documentation l
 	$(BIN)/python -m sphinx -b linkcheck -E --quiet -D nb_execution_mode=off docs docs/_build/links
 
 check-board: $(VENV)/.installed  ## Check every entry of the leaderboard, and that LEADERBOARD.md is what they give
-	OMP_NUM_THREADS=1 $(BIN)/kgbench leaderboard check
+	OMP_NUM_THREADS=1 $(BIN)/kgbench leaderboard build --check
 
 screenshots: $(VENV)/.installed-page  ## Take the documentation's pictures of the leaderboard and the explorer anew
 	$(BIN)/kgbench leaderboard build

@@ -109,7 +109,7 @@ def test_a_campaign_as_a_study(run: Call, tmp_path: Path) -> None:
     asked += ["--limit", "2", "--root", root, "--results", results]
     assert run(*asked, "--study", study)[0] == 0
     assert not results.exists() and not root.exists()
-    assert run("sweep", "run", study, "-q")[1] == "all 1 units are done\n"
+    assert run("sweep", study, "-q")[1] == "all 1 units are done\n"
     answer = json.loads(run(*asked, "--json")[1])
     assert answer["computed"] == 0 and len(answer["folders"]) == 1
 

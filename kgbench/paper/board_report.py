@@ -55,7 +55,7 @@ def make_board(options: Mapping[str, Any], progress: Progress | None) -> Output:
         answer = _made(campaign, folders, seconds)
     lines = _last_lines(campaign, folders, None if options["dry_run"] or study else seconds)
     if study is not None:
-        lines.append(f"next      kgbench sweep run {study}, then this command without --study")
+        lines.append(f"next      kgbench sweep {study}, then this command without --study")
     return Output(lines, {"entries": len(runs), **answer}, int(bool(campaign.failures)))
 
 
@@ -106,5 +106,5 @@ def _last_lines(campaign: Campaign, folders: Sequence[Path], seconds: float | No
     there = f"{len(campaign.runs) - left} of {len(campaign.runs)} entries"
     lines.append(f"in all    {there}, {duration_text(campaign.seconds)} of computing")
     if folders:
-        lines.append("next      kgbench leaderboard build, then kgbench leaderboard check")
+        lines.append("next      kgbench leaderboard build, then kgbench leaderboard build --check")
     return lines

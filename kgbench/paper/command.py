@@ -116,7 +116,7 @@ def reproduce_command(
         board (NAME): Of the board: only this one; several with commas.
         method (NAME): Of the board: only this method; several with commas.
         limit (N): Of the board: only the first N facts, to try it out.
-        study (FILE): Of the board: only write what is to run as a study, for `kgbench sweep run`.
+        study (FILE): Of the board: only write what is to run as a study, for `kgbench sweep`.
         dry_run: Only forecast time, memory and disk.
         progress: Progress callback.
         **options: The leaderboard's folder.
