@@ -81,7 +81,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     """Where the files cannot be made, one line says where and what to do, with exit status 2."""
     (tmp_path / "kgbench").write_text("a file in the place of the folder")
     done = forks.run(
-        [sys.executable, "-m", "kgbench", "tasks", "path"],
+        [sys.executable, "-m", "kgbench", "ls", "tasks"],
         capture_output=True,
         text=True,
         cwd=ROOT,

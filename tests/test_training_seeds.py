@@ -23,7 +23,6 @@ from kgbench.errors import DataError, InputError
 from kgbench.estimate import Estimate
 from kgbench.models.catalog import CARD, HOME
 from kgbench.models.tensors import stored_hash
-from kgbench.paper.contrasts import between_configurations
 from kgbench.paper.measurements import (
     ROWS,
     SCHEMA,
@@ -37,7 +36,13 @@ from kgbench.paper.page import page
 from kgbench.paper.paper_figures import figures_from, figures_there, lacking
 from kgbench.paper.paper_report import REPORT, write_report
 from kgbench.paper.parts import Ingredients, costs, make, parts_of
-from kgbench.paper.training_seeds import difference_over, mean_over, median_rank_over, over_seeds
+from kgbench.paper.training_seeds import (
+    between_configurations,
+    difference_over,
+    mean_over,
+    median_rank_over,
+    over_seeds,
+)
 from kgbench.runner import Settings
 from kgbench.stats import mean
 from kgbench.stats.intervals import median
