@@ -23,6 +23,9 @@ from kgbench.errors import DataError, InputError
 from kgbench.estimate import Estimate
 from kgbench.models.catalog import CARD, HOME
 from kgbench.models.tensors import stored_hash
+from kgbench.paper.figure_claims import figures_from, figures_there, lacking
+from kgbench.paper.figure_parts import costs, make, parts_of
+from kgbench.paper.ingredients import Ingredients
 from kgbench.paper.measurements import (
     ROWS,
     SCHEMA,
@@ -33,9 +36,7 @@ from kgbench.paper.measurements import (
     write_measured,
 )
 from kgbench.paper.page import page
-from kgbench.paper.paper_figures import figures_from, figures_there, lacking
 from kgbench.paper.paper_report import REPORT, write_report
-from kgbench.paper.parts import Ingredients, costs, make, parts_of
 from kgbench.paper.training_seeds import (
     between_configurations,
     difference_over,

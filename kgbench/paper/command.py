@@ -201,8 +201,8 @@ def _study_states(only: Sequence[str], seeds: Seeds, report: Path | None) -> Out
 
 
 def _costs(what: str, options: Mapping[str, Any], progress: Progress | None) -> Output:
+    from kgbench.paper.figure_parts import costs
     from kgbench.paper.page import chosen
-    from kgbench.paper.parts import costs
     from kgbench.paper.reproduction import ingredients_of, report_folder, rows_there
     from kgbench.runner import Settings
     from kgbench.runner.costs import cost_table
