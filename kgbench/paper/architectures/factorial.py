@@ -1,6 +1,6 @@
 """Rows of the study's runs, one small file a run; their figures, and the effects of its factors.
 
-The model of a run's value in the two-level factorial, whole or of its half, is
+The model of a run's value in the two-level factorial is
 
     y = mean + sum over effects of (sign × effect / 2) + seed + error,
 
@@ -11,8 +11,7 @@ least-squares one with a column per seed, and Student's interval with the residu
 freedom is exact (H. Scheffé, The Analysis of Variance, 1959, chapter 8: blocks of complete
 replicates). Where runs are missing the same least squares are taken, seeds as fixed columns, which
 is exact too and uses the variation within seeds alone. The effects are as many as cells but one, so
-that the error is that between runs of a cell; until each cell of the whole has a run they are those
-of the half that was run first.
+that the error is that between runs of a cell.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, combinations
+from itertools import combinations
 from math import sqrt
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from scipy.special import stdtrit
 
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
-from kgbench.paper.architectures.design import Criteria, DesignCell, Study
+from kgbench.paper.architectures.design import Criteria, Study
 from kgbench.paper.measurements import read_stored, write_stored
 from kgbench.records import Strict
 from kgbench.stats import LEVEL, difference, hit_rate, resample
@@ -322,19 +321,15 @@ class FarCell:
 
 @dataclass(frozen=True)
 class Findings:
-    """Figures of all runs that are in, and the contrasts of the cells that effects are of."""
+    """Figures of all runs that are in."""
 
     study: Study
     runs: tuple[RunFigures, ...]
-    cells: tuple[DesignCell, ...]
-    """All, where each has a run; otherwise those of the half that was run first."""
-    contrasts: tuple[FactorContrast, ...]
 
     @property
-    def used(self) -> tuple[RunFigures, ...]:
-        """The runs of these cells."""
-        names = {cell.name for cell in self.cells}
-        return tuple(run for run in self.runs if run.cell in names)
+    def contrasts(self) -> tuple[FactorContrast, ...]:
+        """Main effects and interactions of the design's factors."""
+        return factor_contrasts([factor.name for factor in self.study.factors])
 
     @property
     def missing(self) -> dict[str, tuple[int, ...]]:
@@ -349,8 +344,8 @@ class Findings:
     def cell_means(self, outcome: str) -> dict[str, float]:
         """The mean over seeds of one of `OUTCOMES`, by cell; cells without it are left out."""
         means = {}
-        for cell in self.cells:
-            own = [run.outcome(outcome) for run in self.used if run.cell == cell.name]
+        for cell in self.study.cells:
+            own = [run.outcome(outcome) for run in self.runs if run.cell == cell.name]
             values = [value for value in own if value is not None]
             if values:
                 means[cell.name] = float(np.mean(values))
@@ -363,7 +358,7 @@ class Findings:
         share of its distance.
         """
         means = self.cell_means(outcome)
-        if len(means) < len(self.cells):
+        if len(means) < len(self.study.cells):
             return None
         total = sum(means.values())
 
@@ -384,7 +379,7 @@ class Findings:
         """
         chosen = [contrast for contrast in self.contrasts if len(contrast.factors) == 1]
         found = effects(*self._columns(outcome, (), False, without), chosen)
-        return {one.names[0]: effect for one, effect in zip(chosen, found, strict=True)}
+        return {one.name: effect for one, effect in zip(chosen, found, strict=True)}
 
     def effects(
         self,
@@ -411,9 +406,9 @@ class Findings:
     def _columns(
         self, outcome: str, prompts: Sequence[str], complete: bool, without: str = ""
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        cells = {cell.name: cell.signs for cell in self.cells}
+        cells = {cell.name: cell.signs for cell in self.study.cells}
         values, signs, seeds = [], [], []
-        for run in self.used:
+        for run in self.runs:
             left_out = run.cell == without or (complete and run.shortfalls)
             value = None if left_out else run.outcome(outcome, prompts)
             if value is not None:
@@ -431,13 +426,7 @@ def run_figures(study: Study, rows: RunRows) -> RunFigures:
 
 def findings(study: Study, rows: Sequence[RunRows]) -> Findings:
     """Figures of all runs that are in."""
-    runs = tuple(run_figures(study, one) for one in rows)
-    cells, order = study.half, 2
-    if {run.cell for run in runs} >= {cell.name for cell in study.cells}:
-        cells, order = study.cells, len(study.factors)
-    signs = np.array([cell.signs for cell in cells])
-    columns = factor_contrasts([factor.name for factor in study.factors], signs, order)
-    return Findings(study, runs, cells, columns)
+    return Findings(study, tuple(run_figures(study, one) for one in rows))
 
 
 Signs = Int[np.ndarray, "run factor"]
@@ -446,17 +435,11 @@ Values = Float[np.ndarray, " run"]
 
 @dataclass(frozen=True)
 class FactorContrast:
-    """One column of signs, and the effects that have it."""
+    """A main effect or an interaction."""
 
-    names: tuple[str, ...]
-    """A main effect, or the interactions that share this column."""
+    name: str
     factors: tuple[int, ...]
-    """The columns whose product it is, of the first name."""
-
-    @property
-    def name(self) -> str:
-        """The effects in words."""
-        return " = ".join(self.names)
+    """The columns of signs whose product is its own."""
 
     def column(self, signs: Signs) -> Int[np.ndarray, " run"]:
         """Signs of runs."""
@@ -464,31 +447,14 @@ class FactorContrast:
         return column
 
 
-def factor_contrasts(
-    names: Sequence[str], signs: Signs, order: int = 2
-) -> tuple[FactorContrast, ...]:
-    """Main effects and interactions, those that share a column as one.
-
-    Args:
-        names: Of the factors.
-        signs: Of all cells of the design [cell, factor].
-        order: Most factors of an interaction.
-
-    Raises:
-        ValueError: A main effect shares a column with another effect: the resolution is below IV.
-    """
-    by_column: dict[bytes, list[FactorContrast]] = {}
-    sizes = range(1, order + 1)
-    for factors in chain.from_iterable(combinations(range(len(names)), n) for n in sizes):
-        one = FactorContrast((" × ".join(names[i] for i in factors),), factors)
-        by_column.setdefault(one.column(signs).tobytes(), []).append(one)
-    columns = []
-    for same in by_column.values():
-        first = same[0]
-        if len(same) > 1 and len(first.factors) == 1:
-            raise ValueError(f"the main effect of {first.name} is aliased with others")
-        columns.append(FactorContrast(tuple(one.name for one in same), first.factors))
-    return tuple(columns)
+def factor_contrasts(names: Sequence[str]) -> tuple[FactorContrast, ...]:
+    """All main effects of these factors, then all interactions of two, of three and so on."""
+    contrasts = []
+    for n in range(1, len(names) + 1):
+        for factors in combinations(range(len(names)), n):
+            name = " × ".join(names[i] for i in factors)
+            contrasts.append(FactorContrast(name, factors))
+    return tuple(contrasts)
 
 
 def _model(
