@@ -21,8 +21,8 @@ from kgbench.paper.figure_claims import (
     figures_from,
     figures_there,
 )
-from kgbench.paper.measurements import ROWS, read_measured
-from kgbench.paper.page import page
+from kgbench.paper.figure_specs import page
+from kgbench.paper.pair_rows import ROWS, read_measured
 from kgbench.paper.positive_control import Result, results
 
 __all__ = [

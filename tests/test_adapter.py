@@ -36,8 +36,8 @@ from kgbench.models.checkpoints import locate
 from kgbench.models.loading import UnconfirmedBaseWarning
 from kgbench.models.pair import ModelPair
 from kgbench.paper.figure_parts import merged_adapters, store_merged
+from kgbench.paper.figure_specs import page
 from kgbench.paper.ingredients import Ingredients
-from kgbench.paper.page import page
 from kgbench.runner import Spec
 from kgbench.testing import pico_tokenizer
 

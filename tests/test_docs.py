@@ -19,7 +19,7 @@ from real_tables import tables
 import kgbench
 from kgbench import localizers
 from kgbench.cli import command
-from kgbench.paper.page import page
+from kgbench.paper.figure_specs import page
 
 PATHS = [str(path.relative_to(ROOT)) for path in PAGES]
 

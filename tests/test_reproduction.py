@@ -40,8 +40,8 @@ from kgbench.paper.figure_claims import (
     published_rates,
 )
 from kgbench.paper.figure_parts import costs, make
+from kgbench.paper.figure_specs import ClaimSpec, Page, chosen, page
 from kgbench.paper.ingredients import Ingredients
-from kgbench.paper.page import ClaimSpec, Page, chosen, page
 from kgbench.paper.paper_report import (
     difference_text,
     draw,

@@ -19,8 +19,8 @@ from pages import block
 
 from kgbench.models import catalog
 from kgbench.paper.figure_claims import LEAST, ClaimTerm, figures_from, figures_there, lacking
-from kgbench.paper.measurements import ROWS, SCHEMA, PairRows, read_measured
-from kgbench.paper.page import Criterion, chosen, page
+from kgbench.paper.figure_specs import Criterion, chosen, page
+from kgbench.paper.pair_rows import ROWS, SCHEMA, PairRows, read_measured
 from kgbench.paper.paper_report import REPORT, report_text
 from kgbench.paper.positive_control import Result, is_kept, results
 

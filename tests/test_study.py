@@ -28,21 +28,23 @@ from kgbench.models.catalog import HOME
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.paper.architectures.design import DesignCell, Shape, Study, study_design
 from kgbench.paper.architectures.factorial import (
+    Findings,
+    effects,
+    factor_contrasts,
+    findings,
+    seed_deviation,
+)
+from kgbench.paper.architectures.run_rows import (
     KNOWN,
     PATHWAYS,
-    Findings,
     RunAbout,
     RunRows,
     cut_from,
     cut_in,
-    effects,
-    factor_contrasts,
-    findings,
     log_odds,
     read_rows,
     rows_path,
     run_figures,
-    seed_deviation,
     table_of,
     write_rows,
 )

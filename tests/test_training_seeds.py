@@ -25,8 +25,9 @@ from kgbench.models.catalog import CARD, HOME
 from kgbench.models.tensors import stored_hash
 from kgbench.paper.figure_claims import figures_from, figures_there, lacking
 from kgbench.paper.figure_parts import costs, make, parts_of
+from kgbench.paper.figure_specs import page
 from kgbench.paper.ingredients import Ingredients
-from kgbench.paper.measurements import (
+from kgbench.paper.pair_rows import (
     ROWS,
     SCHEMA,
     Donor,
@@ -35,7 +36,6 @@ from kgbench.paper.measurements import (
     read_measured,
     write_measured,
 )
-from kgbench.paper.page import page
 from kgbench.paper.paper_report import REPORT, write_report
 from kgbench.paper.training_seeds import (
     between_configurations,

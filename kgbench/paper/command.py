@@ -169,7 +169,7 @@ def _refuse_others(what: str, context: click.Context) -> None:
         InputError: An option is given that does not go with it.
         UnknownNameError: There is no such figure.
     """
-    from kgbench.paper.page import chosen
+    from kgbench.paper.figure_specs import chosen
 
     if what not in (STUDY, BOARD):
         chosen(what)
@@ -189,7 +189,7 @@ def _refuse_others(what: str, context: click.Context) -> None:
 def _study_states(only: Sequence[str], seeds: Seeds, report: Path | None) -> Output:
     """Which runs are in."""
     from kgbench.paper.architectures.design import study_design
-    from kgbench.paper.architectures.factorial import rows_path
+    from kgbench.paper.architectures.run_rows import rows_path
     from kgbench.paper.reproduction import report_folder
 
     design, folder = study_design(), report_folder(STUDY, report)
@@ -202,7 +202,7 @@ def _study_states(only: Sequence[str], seeds: Seeds, report: Path | None) -> Out
 
 def _costs(what: str, options: Mapping[str, Any], progress: Progress | None) -> Output:
     from kgbench.paper.figure_parts import costs
-    from kgbench.paper.page import chosen
+    from kgbench.paper.figure_specs import chosen
     from kgbench.paper.reproduction import ingredients_of, report_folder, rows_there
     from kgbench.runner import Settings
     from kgbench.runner.costs import cost_table

@@ -11,8 +11,7 @@ from typing import Literal
 import numpy as np
 
 from kgbench.estimate import Estimate
-from kgbench.paper.measurements import About, Donor, PairRows, columns_of
-from kgbench.paper.page import (
+from kgbench.paper.figure_specs import (
     MEDIAN_RANK,
     Bounded,
     ClaimSpec,
@@ -20,6 +19,7 @@ from kgbench.paper.page import (
     Page,
     page,
 )
+from kgbench.paper.pair_rows import About, Donor, PairRows, columns_of
 from kgbench.paper.published import PublishedRow, published
 from kgbench.paper.training_seeds import difference_over, mean_over, median_rank_over
 from kgbench.stats.scores import PromptColumns

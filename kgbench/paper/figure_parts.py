@@ -19,7 +19,7 @@ from kgbench.models.loading import adapted_donor
 from kgbench.models.lora import ADAPTER_CONFIG
 from kgbench.paper.hub_texts import is_on_hub
 from kgbench.paper.ingredients import SHIPPED, Ingredients
-from kgbench.paper.measurements import (
+from kgbench.paper.pair_rows import (
     About,
     Donor,
     Evaluated,

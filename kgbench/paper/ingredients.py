@@ -15,8 +15,8 @@ from kgbench.models.catalog import CARD, Entry, donors_folder
 from kgbench.models.checkpoints import locate
 from kgbench.models.fetching import fetched_model
 from kgbench.models.tensors import stored_hash
+from kgbench.paper.figure_specs import KNOWN, Page, Scale, SmallTraining, TinyTraining, Training
 from kgbench.paper.hub_texts import assumed_texts, hub_texts, is_on_hub
-from kgbench.paper.page import KNOWN, Page, Scale, SmallTraining, TinyTraining, Training
 from kgbench.records import write_whole
 from kgbench.runner import Spec
 from kgbench.runner.training.finetuning_plan import FinetuneSpec, FinetuningPlan, plan_finetuning

@@ -29,8 +29,8 @@ from kgbench.paper.figure_claims import (
     distinct_claims,
     family,
 )
-from kgbench.paper.measurements import ROWS, About, Donor, Evaluated
-from kgbench.paper.page import MEDIAN_RANK, chosen, page
+from kgbench.paper.figure_specs import MEDIAN_RANK, chosen, page
+from kgbench.paper.pair_rows import ROWS, About, Donor, Evaluated
 from kgbench.paper.positive_control import Result
 from kgbench.paper.published import experiments, paper
 from kgbench.paper.rendering import filled_page, small_picture

@@ -14,8 +14,8 @@ from fractions import Fraction
 
 from kgbench.numbers import number_text
 from kgbench.paper.figure_claims import ClaimTerm, larger_term, means_of
-from kgbench.paper.measurements import PairRows, columns_of
-from kgbench.paper.page import Criterion, Page
+from kgbench.paper.figure_specs import Criterion, Page
+from kgbench.paper.pair_rows import PairRows, columns_of
 from kgbench.testing.decisions import OPERATORS
 
 _SHARE = Fraction(4, 5)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text, interval_text, number_text
-from kgbench.paper.architectures.factorial import BOTH, OUTCOMES, Findings, RunFigures
+from kgbench.paper.architectures.factorial import Findings
+from kgbench.paper.architectures.run_rows import BOTH, OUTCOMES, RunFigures
 from kgbench.paper.rendering import filled_page, small_picture
 from kgbench.report.bars import FAINT, INK, panels, styled
 from kgbench.stats import LEVEL
