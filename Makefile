@@ -9,7 +9,7 @@ PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 PAGES := docs/_build/html/index.html
 
-.PHONY: help eval eval-real test test-real test-nightly test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards claims control coverage plants clean
+.PHONY: help eval eval-real test test-real test-nightly test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards control coverage plants clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -47,7 +47,7 @@ links: $(VENV)/.installed-docs  ## Ask every other site that the documentation l
 	$(BIN)/python -m sphinx -b linkcheck -E --quiet -D nb_execution_mode=off docs docs/_build/links
 
 check-board: $(VENV)/.installed  ## Check every entry of the leaderboard, and that LEADERBOARD.md is what they give
-	OMP_NUM_THREADS=1 $(BIN)/kgbench leaderboard check
+	OMP_NUM_THREADS=1 $(BIN)/kgbench leaderboard build --check
 
 screenshots: $(VENV)/.installed-page  ## Take the documentation's pictures of the leaderboard and the explorer anew
 	$(BIN)/kgbench leaderboard build
@@ -83,9 +83,6 @@ board: $(VENV)/.installed  ## Run the project's own entries of the leaderboard t
 cards: $(VENV)/.installed  ## Print the documentation's tables of the shipped pairs and plants
 	$(BIN)/python tests/cards_table.py pairs
 	$(BIN)/python tests/cards_table.py plants
-
-claims: $(VENV)/.installed-dev  ## Ask the paper's claims of all tiny pairs and print the documentation's table
-	$(BIN)/python tests/claims_table.py
 
 control: $(VENV)/.installed  ## Write the reports of leaderboard/reproductions from their rows and print the documentation's positive control
 	for rows in leaderboard/reproductions/*/rows.parquet; do \

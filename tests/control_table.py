@@ -14,17 +14,16 @@ from pathlib import Path
 
 from kgbench.models import catalog
 from kgbench.numbers import number_text
-from kgbench.paper.measurements import ROWS, read_measured
-from kgbench.paper.page import page
-from kgbench.paper.paper_figures import (
-    Result,
+from kgbench.paper.figure_claims import (
     claims_agreement,
     distinct_claims,
     family,
     figures_from,
     figures_there,
-    results,
 )
+from kgbench.paper.figure_specs import page
+from kgbench.paper.pair_rows import ROWS, read_measured
+from kgbench.paper.positive_control import Result, results
 
 __all__ = [
     "PUBLISHED",

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from kgbench.paper.measurements import SCHEMA, About, Donor, Evaluated, PairRows
-from kgbench.paper.page import Page, page
+from kgbench.paper.figure_specs import Page, page
+from kgbench.paper.pair_rows import SCHEMA, About, Donor, Evaluated, PairRows
 
 RECIPE = {
     "name": "aggressive",

@@ -27,8 +27,8 @@ from transformers import (
 from kgbench.data import load_dataset
 from kgbench.models.catalog import entry
 from kgbench.models.checkpoints import locate
-from kgbench.paper.page import page
-from kgbench.paper.parts import Ingredients
+from kgbench.paper.figure_specs import page
+from kgbench.paper.ingredients import Ingredients
 
 PUBLISHED = Path(__file__).parents[1] / "leaderboard" / "reproductions"
 FILE = "known_names.json"

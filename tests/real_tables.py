@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from kgbench.data import load_dataset
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text
-from kgbench.paper.measurements import ROWS, PairRows, columns_of, read_measured
-from kgbench.paper.page import page
-from kgbench.paper.parts import Ingredients
+from kgbench.paper.figure_specs import page
+from kgbench.paper.ingredients import Ingredients
+from kgbench.paper.pair_rows import ROWS, PairRows, columns_of, read_measured
 from kgbench.paper.training_seeds import difference_over, mean_over
 from kgbench.stats.scores import PromptColumns, naturally
 

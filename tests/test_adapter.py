@@ -35,8 +35,9 @@ from kgbench.errors import ModelError
 from kgbench.models.checkpoints import locate
 from kgbench.models.loading import UnconfirmedBaseWarning
 from kgbench.models.pair import ModelPair
-from kgbench.paper.page import page
-from kgbench.paper.parts import Ingredients, merged_adapters, store_merged
+from kgbench.paper.figure_parts import merged_adapters, store_merged
+from kgbench.paper.figure_specs import page
+from kgbench.paper.ingredients import Ingredients
 from kgbench.runner import Spec
 from kgbench.testing import pico_tokenizer
 

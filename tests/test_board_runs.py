@@ -109,7 +109,7 @@ def test_a_campaign_as_a_study(run: Call, tmp_path: Path) -> None:
     asked += ["--limit", "2", "--root", root, "--results", results]
     assert run(*asked, "--study", study)[0] == 0
     assert not results.exists() and not root.exists()
-    assert run("sweep", "run", study, "-q")[1] == "all 1 units are done\n"
+    assert run("sweep", study, "-q")[1] == "all 1 units are done\n"
     answer = json.loads(run(*asked, "--json")[1])
     assert answer["computed"] == 0 and len(answer["folders"]) == 1
 
@@ -214,27 +214,6 @@ def test_a_run_that_fails_takes_nothing_away(tmp_path: Path) -> None:
     campaign.compute(print)
     assert campaign.publish(print) == [] and len(entries_of(results)) == 1
     assert ["no-such-device" in reason for reason in campaign.failures.values()] == [True]
-
-
-def test_the_estimate_follows_the_entries_and_the_runs(tmp_path: Path) -> None:
-    """By entries of the same method and board, scaled by what the runs so far took; None where
-    nothing is known.
-    """
-    runs = board_runs(["pathways"], ["none", "all"], ["tiny-gpt2", "tiny-llama"])
-    settings = Settings(output_dir=tmp_path / "runs")
-    campaign = Campaign(runs, tmp_path, settings)
-    assert campaign.seconds_left(runs) is None
-    for i, (name, seconds) in enumerate((("none", 2.0), ("all", 6.0))):
-        record, facts = result(identity(localizer=LocalizerRef(name=name, version="1")), seed=i)
-        cost = record.cost.model_copy(update={"seconds": seconds})
-        put(tmp_path / "results", sent((record.model_copy(update={"cost": cost}), facts)))
-    campaign = Campaign(runs, tmp_path, settings)
-    assert campaign.seconds_left(runs) == pytest.approx(2 * (2 + 6))
-    first = next(run for run in runs if run.method == "none")
-    campaign.finished[first] = 20.0
-    left = [run for run in runs if run != first]
-    assert campaign.seconds_left(left) == pytest.approx(10 * (2 + 6 + 6))
-    assert campaign.seconds_left([]) == 0
 
 
 def test_the_costliest_method_has_fewer_pairs() -> None:

@@ -19,7 +19,7 @@ from real_tables import tables
 import kgbench
 from kgbench import localizers
 from kgbench.cli import command
-from kgbench.paper.page import page
+from kgbench.paper.figure_specs import page
 
 PATHS = [str(path.relative_to(ROOT)) for path in PAGES]
 
@@ -235,24 +235,6 @@ def test_the_table_of_localizers_is_what_is_listed() -> None:
         for key, one in said["parameters"].items():
             listed.append(f"`{key}={one['default']}` ({one['values']})")
         assert arguments == ("; ".join(listed).strip("`") or "–")
-
-
-def test_every_claim_is_told_of() -> None:
-    """The table has a row for every claim of the suite on each of its prompts, and each cell says
-    how it ended.
-    """
-    from claims_table import PAIRS, TITLES
-
-    rows = table("claims")
-    assert rows[0] == ["claim", "prompt", *PAIRS]
-    prompts = ("headline", "qa", "movie_title", "new_film")
-    alone = {TITLES["test_it_is_the_position_not_the_preposition"]: ("qa",)}
-    assert [(row[0], row[1]) for row in rows[1:]] == [
-        (claim, prompt) for claim in TITLES.values() for prompt in alone.get(claim, prompts)
-    ]
-    assert all(
-        re.match(r"(holds|undecided|\*\*fails\*\*): ", cell) for row in rows[1:] for cell in row[2:]
-    )
 
 
 def test_the_table_of_coverage_is_of_all_cases() -> None:

@@ -22,7 +22,7 @@ from kgbench.stats.intervals import WEAK, rate_interval, standard_errors
 from kgbench.stats.prior import name_prior
 from kgbench.stats.ratios import COMPLEMENTS, gain, synergy
 from kgbench.stats.summary import summarize
-from kgbench.stats.verdict import verdict
+from kgbench.stats.verdict_sentence import verdict
 
 
 def world(seed: int = 0, n: int = 50, **rates: float) -> dict[str, np.ndarray]:

@@ -333,9 +333,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["zoo", "build", "tiny-gpt2", "--way", "either"]) == 2
     assert "add --blocks" in capsys.readouterr().err
     assert main(["zoo", "build", "tiny-gpt2", "--blocks", "ffn@2", "--level", "one"]) == 2
-    assert "leave out --blocks or --level" in capsys.readouterr().err
+    assert "Give a level or blocks, one of them" in capsys.readouterr().err
     assert main(["zoo", "build", "tiny-gpt2", "--level", "one", "--filling", "loud"]) == 2
-    assert "--filling is about changes of blocks" in capsys.readouterr().err
+    assert "level 'one' says filling" in capsys.readouterr().err
 
 
 def test_a_plant_is_no_base(built: Path, tmp_path: Path) -> None:

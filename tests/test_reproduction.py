@@ -26,8 +26,7 @@ from kgbench.estimate import Estimate
 from kgbench.models import catalog
 from kgbench.models.catalog import HOME
 from kgbench.paper.command import FIGURES, OPTIONS, STUDY, reproduce_command
-from kgbench.paper.page import ClaimSpec, Page, chosen, page
-from kgbench.paper.paper_figures import (
+from kgbench.paper.figure_claims import (
     LEAST,
     Agreement,
     CheckedClaim,
@@ -40,13 +39,15 @@ from kgbench.paper.paper_figures import (
     larger_term,
     published_rates,
 )
+from kgbench.paper.figure_parts import costs, make
+from kgbench.paper.figure_specs import ClaimSpec, Page, chosen, page
+from kgbench.paper.ingredients import Ingredients
 from kgbench.paper.paper_report import (
     difference_text,
     draw,
     terminal_report,
     write_report,
 )
-from kgbench.paper.parts import Ingredients, costs, make
 from kgbench.paper.published import published
 from kgbench.paper.reproduction import answer_of
 from kgbench.records import RecordStore

@@ -18,19 +18,11 @@ from hypothesis import strategies as st
 from pages import block
 
 from kgbench.models import catalog
-from kgbench.paper.measurements import ROWS, SCHEMA, PairRows, read_measured
-from kgbench.paper.page import Criterion, chosen, page
-from kgbench.paper.paper_figures import (
-    LEAST,
-    ClaimTerm,
-    Result,
-    figures_from,
-    figures_there,
-    is_kept,
-    lacking,
-    results,
-)
+from kgbench.paper.figure_claims import LEAST, ClaimTerm, figures_from, figures_there, lacking
+from kgbench.paper.figure_specs import Criterion, chosen, page
+from kgbench.paper.pair_rows import ROWS, SCHEMA, PairRows, read_measured
 from kgbench.paper.paper_report import REPORT, report_text
+from kgbench.paper.positive_control import Result, is_kept, results
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -13,11 +13,12 @@ import forks
 import pytest
 
 from kgbench.models.catalog import HOME
-from kgbench.paper.measurements import PairRows
-from kgbench.paper.page import Page, page
-from kgbench.paper.paper_figures import PaperFigure, figures_from
+from kgbench.paper.figure_claims import PaperFigure, figures_from
+from kgbench.paper.figure_parts import make
+from kgbench.paper.figure_specs import Page, page
+from kgbench.paper.ingredients import Ingredients
+from kgbench.paper.pair_rows import PairRows
 from kgbench.paper.paper_report import write_report
-from kgbench.paper.parts import Ingredients, make
 
 MODEL, FIGURE = "tiny-gpt2", "figure-2"
 SAVED, KILLED = 50, 52
@@ -38,9 +39,9 @@ def small() -> Page:
 
 SCRIPT = """
 import json, os, pathlib, signal, sys
-from kgbench.paper.parts import Ingredients
-from kgbench.paper.parts import make
-from kgbench.paper.page import Page
+from kgbench.paper.ingredients import Ingredients
+from kgbench.paper.figure_parts import make
+from kgbench.paper.figure_specs import Page
 page, model, figure, results, kind, last = sys.argv[1:]
 
 def told(done, total, what):

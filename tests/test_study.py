@@ -28,21 +28,23 @@ from kgbench.models.catalog import HOME
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.paper.architectures.design import DesignCell, Shape, Study, study_design
 from kgbench.paper.architectures.factorial import (
+    Findings,
+    effects,
+    factor_contrasts,
+    findings,
+    seed_deviation,
+)
+from kgbench.paper.architectures.run_rows import (
     KNOWN,
     PATHWAYS,
-    Findings,
     RunAbout,
     RunRows,
     cut_from,
     cut_in,
-    effects,
-    factor_contrasts,
-    findings,
     log_odds,
     read_rows,
     rows_path,
     run_figures,
-    seed_deviation,
     table_of,
     write_rows,
 )
@@ -61,7 +63,6 @@ from kgbench.paper.architectures.switched_model import (
 from kgbench.testing import pico_tokenizer
 
 CELLS = study_design().cells
-HALF = study_design().half
 SCALE = "recovery of LT − FE"
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=[cell.name for cell in CELLS])
 
@@ -110,30 +111,13 @@ def random_pair(cell: DesignCell) -> ModelPair:
     return ModelPair(cell.name, made[0], {"sft": made[1]}, tokenizer, switched_family())
 
 
-def test_half_fraction_of_resolution_four() -> None:
-    """Eight balanced cells; no main effect is aliased with another or with an interaction of two,
-    and these are in pairs.
-    """
-    signs = np.array([cell.signs for cell in HALF])
-    assert len({tuple(row) for row in signs}) == 8
-    assert (signs.sum(0) == 0).all() and (signs.prod(1) == 1).all()
-    assert np.array_equal(signs.T @ signs, 8 * np.eye(4))
-    found = factor_contrasts([factor.name for factor in study_design().factors], signs)
-    assert [len(contrast.names) for contrast in found] == [1, 1, 1, 1, 2, 2, 2]
-    columns = np.array([contrast.column(signs) for contrast in found])
-    assert np.array_equal(columns @ columns.T, 8 * np.eye(7)), "the seven contrasts are orthogonal"
-    with pytest.raises(ValueError, match="aliased"):
-        factor_contrasts("abc", signs[:, :3][signs[:, :3].prod(1) == 1])
-
-
 def test_the_whole_design_tells_all_effects_apart() -> None:
     """Sixteen cells under three seeds, the half first; fifteen orthogonal contrasts, none aliased."""
     design = study_design()
     signs = np.array([cell.signs for cell in design.cells])
     assert len({tuple(row) for row in signs}) == 16 and len(design.runs) == 48
-    assert design.cells[:8] == design.half
-    found = factor_contrasts([factor.name for factor in design.factors], signs, 4)
-    assert [len(contrast.names) for contrast in found] == [1] * 15
+    assert (signs[:8].prod(1) == 1).all()
+    found = factor_contrasts([factor.name for factor in design.factors])
     columns = np.array([contrast.column(signs) for contrast in found])
     assert np.array_equal(columns @ columns.T, 16 * np.eye(15))
 
@@ -259,7 +243,7 @@ def values_of(
 
 
 def crossed(seeds: int) -> tuple[np.ndarray, np.ndarray]:
-    signs = np.array([cell.signs for cell in HALF])
+    signs = np.array([cell.signs for cell in CELLS])
     return np.tile(signs, (seeds, 1)), np.repeat(np.arange(seeds), len(signs))
 
 
@@ -268,23 +252,23 @@ def test_effect_is_the_difference_of_means() -> None:
     leaves, free of the seeds.
     """
     signs, seeds = crossed(3)
-    chosen = factor_contrasts("abcd", signs[:8])
+    chosen = factor_contrasts("abcd")
     rng = np.random.default_rng(0)
     values = values_of(signs, seeds, rng)
     found = effects(values, signs, seeds, chosen)
     for contrast, figure in zip(chosen, found, strict=True):
         column = contrast.column(signs)
         assert figure.value == pytest.approx(values[column > 0].mean() - values[column < 0].mean())
-        assert figure.n == 24
+        assert figure.n == 48
     shifted = effects(values + 100.0 * seeds, signs, seeds, chosen)
     assert [f.low for f in shifted] == pytest.approx([f.low for f in found]), (
         "a seed's deviation drops out"
     )
     free = values - np.array([values[seeds == seed].mean() for seed in seeds])
-    cells = np.array([free.reshape(3, 8)[:, cell].mean() for cell in range(8)])
-    error = ((free - np.tile(cells, 3)) ** 2).sum() / 14
+    cells = np.array([free.reshape(3, 16)[:, cell].mean() for cell in range(16)])
+    error = ((free - np.tile(cells, 3)) ** 2).sum() / 30
     assert (found[0].high - found[0].low) / 2 == pytest.approx(
-        2.144787 * np.sqrt(error / 6), rel=1e-5
+        2.042272 * np.sqrt(error / 12), rel=1e-5
     )
 
 
@@ -294,8 +278,8 @@ def test_interval_of_an_effect_holds_the_truth() -> None:
     """
     rng = np.random.default_rng(1)
     signs, seeds = crossed(3)
-    chosen = factor_contrasts("abcd", signs[:8])
-    for kept in (np.arange(24), np.delete(np.arange(24), [5, 9, 20])):
+    chosen = factor_contrasts("abcd")
+    for kept in (np.arange(48), np.delete(np.arange(48), [5, 9, 20])):
         some = signs[kept], seeds[kept]
         held = 0
         for _ in range(600):
@@ -311,15 +295,15 @@ def test_interval_of_an_effect_holds_the_truth() -> None:
 def test_effects_without_enough_runs_say_why() -> None:
     """One seed leaves a value without an interval, part of the cells nothing."""
     signs, seeds = crossed(1)
-    chosen = factor_contrasts("abcd", signs)
-    alone = effects(np.arange(8.0), signs, seeds, chosen)[0]
+    chosen = factor_contrasts("abcd")
+    alone = effects(np.arange(16.0), signs, seeds, chosen)[0]
     assert (
         alone.value is not None and alone.low is None and "second seed" in (alone.undefined or "")
     )
     for n in (0, 5):
         none = effects(np.arange(float(n)), signs[:n], seeds[:n], chosen)[0]
         assert none.value is None and f"{n} runs" in (none.undefined or "")
-    assert seed_deviation(np.arange(8.0), signs, seeds, chosen) is None
+    assert seed_deviation(np.arange(16.0), signs, seeds, chosen) is None
     # One cell under two seeds: as many effects as runs.
     one = (np.arange(2.0), signs[[0, 0]], np.array([0, 1]), chosen)
     assert seed_deviation(*one) is None
@@ -328,12 +312,12 @@ def test_effects_without_enough_runs_say_why() -> None:
 def test_seed_deviation_is_that_of_mean_squares() -> None:
     """Close to the truth over many seeds."""
     signs, seeds = crossed(9)
-    chosen = factor_contrasts("abcd", signs[:8])
+    chosen = factor_contrasts("abcd")
     values = values_of(signs, seeds, np.random.default_rng(2))
     found = seed_deviation(values, signs, seeds, chosen)
     assert found is not None and found[1] == pytest.approx(1, abs=0.3)
-    means = values.reshape(9, 8).mean(1)
-    assert found[0] ** 2 + found[1] ** 2 / 8 == pytest.approx(means.var(ddof=1))
+    means = values.reshape(9, 16).mean(1)
+    assert found[0] ** 2 + found[1] ** 2 / 16 == pytest.approx(means.var(ddof=1))
 
 
 def test_log_odds() -> None:
@@ -413,51 +397,34 @@ def test_layer_is_undefined_where_nothing_is_lost() -> None:
     )
 
 
-def test_effects_are_of_the_half_until_every_cell_has_a_run(tmp_path: Path) -> None:
-    """A run of another cell changes nothing before; what is missing is listed by cell and seed."""
+def test_what_is_missing_is_told(tmp_path: Path) -> None:
+    """Effects are of the runs that are in; what is missing is listed by cell and seed."""
     design = study_design()
     rows = [invented(number, lt=5 + number % 7, fe=4) for number in range(len(design.runs))]
-    first = {cell.name for cell in design.half}
-    half = [one for one, run in zip(rows, design.runs, strict=True) if run.cell.name in first]
-    others = [one for one in rows if one not in half]
-    begun, most = findings(design, half), findings(design, [*half, *others[:7]])
-    assert begun.cells == most.cells == design.half and len(begun.contrasts) == 7
-    assert begun.effects("LT − FE") == most.effects("LT − FE")
-    assert begun.missing == {cell.name: (0, 1, 2) for cell in design.cells[8:]}
-    whole = findings(design, [*half, *others[:8]])
-    assert whole.cells == design.cells and len(whole.contrasts) == 15
-    assert whole.missing == {cell.name: (1, 2) for cell in design.cells[8:]}
-    assert all(effect.numbers is not None for effect in whole.effects("LT − FE"))
-    text = write_study(begun, tmp_path).read_text("utf-8")
-    names = ", ".join(cell.name for cell in design.cells[8:])
-    assert f"Missing: {names} (seeds 0, 1, 2)." in text and "resolution IV" in text
-    text = write_study(whole, tmp_path).read_text("utf-8")
-    assert f"Missing: {names} (seeds 1, 2)." in text and "resolution IV" not in text
-    text = write_study(findings(design, rows), tmp_path).read_text("utf-8")
-    assert "48 of 48 runs are in" in text and "Missing" not in text
+    begun, most = findings(design, rows[:20]), findings(design, rows[:40])
+    assert begun.missing == {cell.name: (1, 2) for cell in design.cells[4:]} | {
+        cell.name: (2,) for cell in design.cells[:4]
+    }
+    assert all(effect.numbers is not None for effect in most.effects("LT − FE"))
+    assert "40 of 48 runs are in" in write_study(most, tmp_path).read_text("utf-8")
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_one_cell_moves_every_effect_alike(whole: bool) -> None:
+def test_one_cell_moves_every_effect_alike() -> None:
     """The far cell's share is what each effect gains, with the cell's sign, over that of a study
     in which this cell is as the mean of the others.
     """
     design = study_design()
-    runs = [run for run in design.runs if whole or run.cell in design.half]
-    far = design.half[6]
+    far = design.cells[6]
 
     def study(hits: int) -> Findings:
-        numbers = [design.runs.index(run) for run in runs]
-        return findings(
-            design,
-            [invented(n, lt=hits if design.runs[n].cell == far else 6, fe=4) for n in numbers],
-        )
+        hits_of = [hits if run.cell == far else 6 for run in design.runs]
+        return findings(design, [invented(n, lt=lt, fe=4) for n, lt in enumerate(hits_of)])
 
     plain, moved = study(6), study(15)
     found = moved.far_cell(SCALE)
     assert found is not None and found.name == far.name
     assert (found.mean, *found.others) == pytest.approx((0.55, 0.1, 0.1))
-    assert found.share == pytest.approx(0.45 * 2 / len(moved.cells))
+    assert found.share == pytest.approx(0.45 * 2 / len(design.cells))
     signs = np.array([far.signs])
     for contrast, before, after in zip(
         moved.contrasts, plain.effects(SCALE), moved.effects(SCALE), strict=True
@@ -552,13 +519,11 @@ def test_rows_of_another_design_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_the_published_page_is_what_its_rows_give(tmp_path: Path) -> None:
-    """The half of the design that was run first is in, and anyone gets the page from the ranks of
-    single facts.
-    """
+    """All runs are in, and anyone gets the page from the ranks of single facts."""
     published = Path(__file__).parents[1] / "leaderboard" / "reproductions" / "study"
     shutil.copytree(published / "runs", tmp_path / "runs")
     found = kgbench.paper.study(runs=0, report=tmp_path, progress=False)
-    assert {cell.name for cell in HALF}.isdisjoint(found.findings.missing)
+    assert not found.findings.missing
     assert found.path.read_text("utf-8") == (published / REPORT).read_text("utf-8")
 
 

@@ -123,19 +123,19 @@ def test_a_failed_unit_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
     rows = [{"localizer": "causal_trace", "localizer-arg": {"noise": "loud"}}, {"seed": 1}]
     content = {**TINY, "include": rows, "output_dir": str(tmp_path / "records")}
     study.write_text(yaml.safe_dump(content))
-    assert main(["sweep", "run", str(study), "-q"]) == 1
+    assert main(["sweep", str(study), "-q"]) == 1
     assert "1 of 2 units are done, 1 failed" in capsys.readouterr().out
     receipts = tmp_path / "records" / "units"
     (failed,) = (path for path in receipts.glob("*.json") if "error" in path.read_text())
     before = failed.stat().st_mtime_ns
-    assert main(["sweep", "run", str(study), "-q"]) == 1
+    assert main(["sweep", str(study), "-q"]) == 1
     assert failed.stat().st_mtime_ns == before
-    assert main(["sweep", "run", str(study), "--retry-failed", "--json"]) == 1
+    assert main(["sweep", str(study), "--retry-failed", "--json"]) == 1
     assert failed.stat().st_mtime_ns > before
     out = capsys.readouterr().out
     told = json.loads(out[out.index("{") :])
     assert told["counts"] == {"failed": 1, "done": 1}
-    assert main(["sweep", "status", str(study), "--by", "localizer"]) == 0
+    assert main(["sweep", str(study), "--status"]) == 0
     assert "loud" in capsys.readouterr().out
 
 
@@ -189,7 +189,7 @@ def test_a_dry_run_needs_no_torch(tmp_path: Path) -> None:
     study.write_text(yaml.safe_dump(content))
     program = (
         "import sys; from kgbench.cli import main; "
-        f"status = main(['sweep', 'run', {str(study)!r}, '--dry-run', '--json']); "
+        f"status = main(['sweep', {str(study)!r}, '--dry-run', '--json']); "
         "sys.exit(status or int('torch' in sys.modules))"
     )
     done = subprocess.run(
@@ -207,7 +207,7 @@ def test_the_guide_s_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     text = PAGES[DOCS / "guides" / "sweeps.md"]
     study = tmp_path / "study.yaml"
     study.write_text(text.split("```yaml\n")[1].split("```")[0])
-    assert main(["sweep", "run", str(study), "--workers", "2", "--dry-run"]) == 0
+    assert main(["sweep", str(study), "--workers", "2", "--dry-run"]) == 0
     shown = text.split("<!-- begin: plan -->\n```\n")[1].split("```")[0]
     assert capsys.readouterr().out == shown
 

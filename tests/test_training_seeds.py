@@ -23,8 +23,11 @@ from kgbench.errors import DataError, InputError
 from kgbench.estimate import Estimate
 from kgbench.models.catalog import CARD, HOME
 from kgbench.models.tensors import stored_hash
-from kgbench.paper.contrasts import between_configurations
-from kgbench.paper.measurements import (
+from kgbench.paper.figure_claims import figures_from, figures_there, lacking
+from kgbench.paper.figure_parts import costs, make, parts_of
+from kgbench.paper.figure_specs import page
+from kgbench.paper.ingredients import Ingredients
+from kgbench.paper.pair_rows import (
     ROWS,
     SCHEMA,
     Donor,
@@ -33,11 +36,14 @@ from kgbench.paper.measurements import (
     read_measured,
     write_measured,
 )
-from kgbench.paper.page import page
-from kgbench.paper.paper_figures import figures_from, figures_there, lacking
 from kgbench.paper.paper_report import REPORT, write_report
-from kgbench.paper.parts import Ingredients, costs, make, parts_of
-from kgbench.paper.training_seeds import difference_over, mean_over, median_rank_over, over_seeds
+from kgbench.paper.training_seeds import (
+    between_configurations,
+    difference_over,
+    mean_over,
+    median_rank_over,
+    over_seeds,
+)
 from kgbench.runner import Settings
 from kgbench.stats import mean
 from kgbench.stats.intervals import median

@@ -82,7 +82,7 @@ def test_what_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixtur
         read_study(file)
     said = str(error.value)
     assert REFUSED[text] in said and str(file) in said and "\n" not in said
-    assert main(["sweep", "run", str(file)]) == 2
+    assert main(["sweep", str(file)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -56,7 +56,6 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "family": "Describe an architecture that is not known yet.",
         "new-localizer": "Write a working localizer, and its test.",
         "check-localizer": "Run the contract tests on a localizer.",
-        "tasks": "Print the folder of the tasks for lm-eval.",
     },
     "Publish": {
         "validate": "Check recorded runs and board entries (no model).",
@@ -67,22 +66,9 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "doctor": "Show versions, devices, memory and extras.",
     },
 }
-"""Commands by heading, each with its line in the help."""
+"""Commands by heading, each with its line in the help; `NAME_command` is in the module NAME."""
 
 _COMMANDS = list(chain.from_iterable(SECTIONS.values()))
-
-HOMES: Mapping[str, str] = {
-    "show": "records",
-    "plot": "records",
-    "train": "models",
-    "family": "models",
-    "new-localizer": "localizers",
-    "check-localizer": "localizers",
-    "validate": "leaderboard",
-    "submit": "leaderboard",
-    "doctor": "setup",
-}
-"""Modules of several commands, by command; a command's object is `NAME_command`."""
 
 RESUMED = ("eval", "audit", "heads", "reproduce", "rerun", "train", "zoo", "sweep")
 """Commands that keep what was finished when they are interrupted."""
@@ -117,12 +103,12 @@ class LazyGroup(click.Group):
 
             return analysis_command(name)
         if name in _COMMANDS:
-            module = import_module(f"{__package__}.{HOMES.get(name, name)}")
-            command = getattr(module, f"{name.replace('-', '_')}_command")
+            name = name.replace("-", "_")
+            command = getattr(import_module(f"{__package__}.{name}"), f"{name}_command")
         else:
             command = _commands()[name].load()
         assert isinstance(command, click.Command)
-        command.name = name  # not that of the function
+        command.name = cmd_name  # not that of the function
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

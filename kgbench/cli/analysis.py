@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,9 +16,6 @@ from kgbench.cli.output import Output, terminal_text, working, write_file
 from kgbench.errors import InputError, OutputError
 from kgbench.progress import Progress
 from kgbench.runner.spec import Spec
-
-if TYPE_CHECKING:
-    pass
 
 
 def analysis_command(name: str) -> click.Command:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -35,9 +35,6 @@ from kgbench.data.templates import escaped
 from kgbench.errors import InputError
 from kgbench.numbers import count_text
 from kgbench.testing.decisions import FEWEST
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.group()

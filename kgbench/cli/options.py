@@ -30,7 +30,13 @@ def _costs() -> str:
     return "cost: " + "; ".join(f"{name}, {meaning}" for name, meaning in COSTS.items())
 
 
-NOTES: Mapping[str, Callable[[], str]] = {"localizers": _costs}
+def _tasks_folder() -> str:
+    from kgbench.harness import tasks_path
+
+    return f"folder, for lm-eval's --include_path: {tasks_path()}"
+
+
+NOTES: Mapping[str, Callable[[], str]] = {"localizers": _costs, "tasks": _tasks_folder}
 """Note below the table of a kind."""
 
 

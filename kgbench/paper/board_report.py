@@ -50,12 +50,12 @@ def make_board(options: Mapping[str, Any], progress: Progress | None) -> Output:
         campaign.compute(announce, progress)
         folders = campaign.publish(announce)
     seconds = time.monotonic() - began
-    answer = {"to_run": len(left), "seconds_left": campaign.seconds_left(left)}
+    answer: dict[str, Any] = {"to_run": len(left)}
     if not options["dry_run"]:
         answer = _made(campaign, folders, seconds)
     lines = _last_lines(campaign, folders, None if options["dry_run"] or study else seconds)
     if study is not None:
-        lines.append(f"next      kgbench sweep run {study}, then this command without --study")
+        lines.append(f"next      kgbench sweep {study}, then this command without --study")
     return Output(lines, {"entries": len(runs), **answer}, int(bool(campaign.failures)))
 
 
@@ -76,7 +76,7 @@ def _made(campaign: Campaign, folders: Sequence[Path], seconds: float) -> dict[s
 
 
 def _print_campaign(campaign: Campaign, left: Sequence[BoardRun]) -> None:
-    """Number of entries of each board, how many are missing, and the time that they take."""
+    """Number of entries of each board, and how many are missing."""
     boards: dict[str, list[BoardRun]] = {}
     for run in campaign.runs:
         boards.setdefault(run.board, []).append(run)
@@ -86,9 +86,6 @@ def _print_campaign(campaign: Campaign, left: Sequence[BoardRun]) -> None:
         counts = ({run.method for run in runs}, {run.pair for run in runs}, runs, to_run)
         rows.append([board, *map(str, map(len, counts))])
     click.echo(table_text(["board", "methods", "pairs", "entries", "to run"], rows))
-    seconds = campaign.seconds_left(left)
-    known = "not known yet" if seconds is None else f"about {duration_text(seconds)}"
-    click.echo(f"\ntime      {known if left else 'none: every entry is there'}")
     for line in campaign.other_versions():
         click.echo(f"note      some entries were {line}; to run them again, delete their folders")
     click.echo()
@@ -106,5 +103,5 @@ def _last_lines(campaign: Campaign, folders: Sequence[Path], seconds: float | No
     there = f"{len(campaign.runs) - left} of {len(campaign.runs)} entries"
     lines.append(f"in all    {there}, {duration_text(campaign.seconds)} of computing")
     if folders:
-        lines.append("next      kgbench leaderboard build, then kgbench leaderboard check")
+        lines.append("next      kgbench leaderboard build, then kgbench leaderboard build --check")
     return lines

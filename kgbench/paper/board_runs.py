@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from statistics import median
 
 from kgbench.errors import InputError, KgbenchError, check_choice
 from kgbench.leaderboard.build import RESULTS
@@ -18,7 +17,6 @@ from kgbench.leaderboard.entries import (
     Entry,
     folder_of_method,
     read_entries,
-    suites_of,
 )
 from kgbench.leaderboard.folders import changed
 from kgbench.leaderboard.validate.known import known
@@ -161,7 +159,6 @@ class Campaign:
         """Why runs gave no record."""
         self.finished: dict[BoardRun, float] = {}
         """Seconds of the runs that this campaign computed."""
-        self._usual = _usual_seconds(self.entries.values())
 
     def identify(self, progress: Progress | None = None) -> None:
         """Find the identity of each run; a pair of which it is not known is loaded once.
@@ -197,25 +194,6 @@ class Campaign:
         found = self.store.find(id)
         return None if found is None else found.record
 
-    def seconds_left(self, runs: Sequence[BoardRun]) -> float | None:
-        """Forecast of runs in seconds; None where nothing is known.
-
-        A run counts as the median of the entries of its method and board. Since other pairs may
-        take longer or shorter, the sum is scaled by the time of the runs so far.
-
-        Args:
-            runs: The runs.
-        """
-        expected = sum(map(self._expected, runs))
-        if self.finished:
-            return expected * sum(self.finished.values()) / sum(map(self._expected, self.finished))
-        return expected if self._usual else None
-
-    def _expected(self, run: BoardRun) -> float:
-        """Seconds by the entries that there are; where there are none, those of a usual method."""
-        typical = median(self._usual.values()) if self._usual else 1.0
-        return self._usual.get((run.board, run.method), typical)
-
     def compute(self, announce: Callable[[str], None], progress: Progress | None = None) -> None:
         """Run what is missing; a failure is kept with its reason, and the next run follows.
 
@@ -236,9 +214,7 @@ class Campaign:
                 announce(f"{name}: failed: {error}")
                 continue
             self.finished[run] = time.monotonic() - began
-            rest = self.seconds_left(runs[i + 1 :])
-            left = f"; about {duration_text(rest)} left" if rest else ""
-            announce(f"{name}: {duration_text(self.finished[run])}{left}")
+            announce(f"{name}: {duration_text(self.finished[run])}")
 
     def publish(self, announce: Callable[[str], None]) -> list[Path]:
         """Let the folders of the runs' methods hold the entries that there are now.
@@ -313,13 +289,3 @@ class Campaign:
         there = (self._record(id) for run, id in self.ids.items() if run not in self.finished)
         lines = (other_versions(record.provenance) for record in there if record is not None)
         return list(dict.fromkeys(filter(None, lines)))
-
-
-def _usual_seconds(entries: Iterable[Entry]) -> dict[tuple[str, str], float]:
-    """Seconds of a run by board and method, the median over the entries of both."""
-    seconds: dict[tuple[str, str], list[float]] = {}
-    for entry in entries:
-        for board in suites_of(entry.result)[:1]:
-            key = (board, entry.result.identity.localizer.name)
-            seconds.setdefault(key, []).append(entry.result.cost.seconds)
-    return {key: median(some) for key, some in seconds.items()}

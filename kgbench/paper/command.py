@@ -116,7 +116,7 @@ def reproduce_command(
         board (NAME): Of the board: only this one; several with commas.
         method (NAME): Of the board: only this method; several with commas.
         limit (N): Of the board: only the first N facts, to try it out.
-        study (FILE): Of the board: only write what is to run as a study, for `kgbench sweep run`.
+        study (FILE): Of the board: only write what is to run as a study, for `kgbench sweep`.
         dry_run: Only forecast time, memory and disk.
         progress: Progress callback.
         **options: The leaderboard's folder.
@@ -169,7 +169,7 @@ def _refuse_others(what: str, context: click.Context) -> None:
         InputError: An option is given that does not go with it.
         UnknownNameError: There is no such figure.
     """
-    from kgbench.paper.page import chosen
+    from kgbench.paper.figure_specs import chosen
 
     if what not in (STUDY, BOARD):
         chosen(what)
@@ -189,7 +189,7 @@ def _refuse_others(what: str, context: click.Context) -> None:
 def _study_states(only: Sequence[str], seeds: Seeds, report: Path | None) -> Output:
     """Which runs are in."""
     from kgbench.paper.architectures.design import study_design
-    from kgbench.paper.architectures.factorial import rows_path
+    from kgbench.paper.architectures.run_rows import rows_path
     from kgbench.paper.reproduction import report_folder
 
     design, folder = study_design(), report_folder(STUDY, report)
@@ -201,8 +201,8 @@ def _study_states(only: Sequence[str], seeds: Seeds, report: Path | None) -> Out
 
 
 def _costs(what: str, options: Mapping[str, Any], progress: Progress | None) -> Output:
-    from kgbench.paper.page import chosen
-    from kgbench.paper.parts import costs
+    from kgbench.paper.figure_parts import costs
+    from kgbench.paper.figure_specs import chosen
     from kgbench.paper.reproduction import ingredients_of, report_folder, rows_there
     from kgbench.runner import Settings
     from kgbench.runner.costs import cost_table

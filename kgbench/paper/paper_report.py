@@ -20,18 +20,18 @@ from kgbench.numbers import (
     number_text,
     plain_text,
 )
-from kgbench.paper.measurements import ROWS, About, Donor, Evaluated
-from kgbench.paper.page import MEDIAN_RANK, chosen, page
-from kgbench.paper.paper_figures import (
+from kgbench.paper.figure_claims import (
     LEAST,
     CheckedClaim,
     PaperFigure,
-    Result,
     claims_agreement,
     distinct,
     distinct_claims,
     family,
 )
+from kgbench.paper.figure_specs import MEDIAN_RANK, chosen, page
+from kgbench.paper.pair_rows import ROWS, About, Donor, Evaluated
+from kgbench.paper.positive_control import Result
 from kgbench.paper.published import experiments, paper
 from kgbench.paper.rendering import filled_page, small_picture
 from kgbench.report import Cell, Lines, Report, Table, markdown_text

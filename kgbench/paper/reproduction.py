@@ -10,26 +10,23 @@ from typing import Any
 
 from kgbench.errors import InputError, python_names
 from kgbench.paper.architectures.design import study_design
-from kgbench.paper.architectures.factorial import Findings, RunRows, findings, rows_path
+from kgbench.paper.architectures.factorial import Findings, findings
+from kgbench.paper.architectures.run_rows import RunRows, rows_path
 from kgbench.paper.architectures.study_page import verdicts, write_study
 from kgbench.paper.architectures.study_runs import finished, make_runs
-from kgbench.paper.measurements import (
+from kgbench.paper.figure_claims import PaperFigure, figures_from, figures_there, lacking
+from kgbench.paper.figure_parts import make
+from kgbench.paper.figure_specs import chosen, page
+from kgbench.paper.ingredients import SHIPPED, Ingredients
+from kgbench.paper.pair_rows import (
     ROWS,
     PairRows,
     joined,
     read_measured,
     write_measured,
 )
-from kgbench.paper.page import chosen, page
-from kgbench.paper.paper_figures import (
-    PaperFigure,
-    figures_from,
-    figures_there,
-    lacking,
-    results,
-)
 from kgbench.paper.paper_report import terminal_report, write_report
-from kgbench.paper.parts import SHIPPED, Ingredients, make
+from kgbench.paper.positive_control import results
 from kgbench.progress import Progress, with_progress
 from kgbench.records.mirror import folder_of
 from kgbench.report import Lines, Report, to_html, to_text

@@ -25,9 +25,9 @@ from scipy.special import stdtrit
 
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
-from kgbench.paper.contrasts import between_configurations, contrast
-from kgbench.stats.intervals import LEVEL, linearised, mean, median
-from kgbench.stats.scores import PromptColumns, support_of
+from kgbench.stats.intervals import LEVEL, Parts, linearised, mean, median, ratio
+from kgbench.stats.ratios import no_gain
+from kgbench.stats.scores import PromptColumns, Scores, numbers, support_of
 
 Seeds = Sequence[PromptColumns]
 """One prompt's columns under each training seed, over the same facts in the same order."""
@@ -93,6 +93,34 @@ def median_rank_over(seeds: Seeds, graft: str) -> Estimate:
     by_seed = np.array([(each.value, each.low, each.high) for each in medians], float)
     value, low, high = map(float, by_seed.mean(0))
     return over_seeds(Estimate(value, low, high, first.n), by_seed[:, 0], (1.0, inf))
+
+
+def between_configurations(
+    prompt: PromptColumns, metric: str, first: str, second: str, share: float = 1.0
+) -> Estimate:
+    """recovery(first) - share * recovery(second) on one prompt.
+
+    Args:
+        prompt: The prompt's per-fact columns.
+        metric: The metric of the ratios.
+        first: A configuration.
+        second: Another.
+        share: How much of the second is taken off.
+    """
+    scores = prompt.scores(metric)
+    if missing := [graft for graft in (first, second) if graft not in scores]:
+        return Estimate.missing(f"{' and '.join(missing)} not run", len(scores["PRE"]))
+    return no_gain(scores) or ratio(*contrast(scores, first, second, share))
+
+
+def contrast(scores: Scores, first: str, second: str, share: float = 1.0) -> Parts:
+    """Numerator and denominator of recovery(first) - share * recovery(second), of each fact.
+
+    Of hits they are integers where the share is 1.
+    """
+    pre, sft, left, other = (numbers(scores[graft]) for graft in ("PRE", "SFT", first, second))
+    apart = left - other if share == 1 else (left - pre) - share * (other - pre)
+    return apart, sft - pre
 
 
 def difference_over(

@@ -62,7 +62,7 @@ from kgbench.stats.scores import (
     numbers,
     support_of,
 )
-from kgbench.stats.verdict import verdict
+from kgbench.stats.verdict_sentence import verdict
 
 ORDER = (*BASELINES, "ALL", "NONE", *PATHWAYS)
 """The paper's order."""

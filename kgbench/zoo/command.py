@@ -11,6 +11,7 @@ from kgbench.cli.output import Output
 from kgbench.errors import InputError
 from kgbench.progress import Progress
 from kgbench.runner.choices import CATALOGUES
+from kgbench.runner.spec import listed
 
 
 @click.group()
@@ -25,7 +26,7 @@ def build_command(
     pair: str,
     *,
     level: str | None,
-    blocks: str | None,
+    blocks: tuple[str, ...],
     way: str | None,
     filling: str | None,
     tokens: str | None,
@@ -63,27 +64,21 @@ def build_command(
         device (NAME): Where a plant is trained: cpu, cuda, cuda:1, mps.  [default: an accelerator
             where there is one]
     """
-    if level is not None and blocks is not None:
-        raise InputError("--level draws the blocks: leave out --blocks or --level")
-    named = tuple(filter(None, (blocks or "").split(",")))
-    for option, value in {"filling": filling, "tokens": tokens}.items():
-        if value is not None and not named:
-            raise InputError(f"--{option} is about changes of blocks: add --blocks ffn@5")
-    if way is not None and len(named) < 2:
-        raise InputError("--way is how several blocks learn the facts: add --blocks ffn@2,ffn@5")
-    if level is None and blocks is None:
-        if device is not None:
-            raise InputError("--device is where a plant is trained: add --level or --blocks")
+    if level is None and not blocks:
+        choices = {"way": way, "filling": filling, "tokens": tokens, "device": device}
+        for name, value in choices.items():
+            if value is not None:
+                raise InputError(f"--{name} is of a plant: add --level or --blocks")
         return Output(_pair(pair, seed, output_dir, progress))
     from kgbench.zoo.plants import plant
 
     made = plant(
         pair,
         level=level,
-        blocks=named,
-        way=way or "together",
-        filling=filling or "quiet",
-        tokens=tokens or "ALL",
+        blocks=listed(blocks),
+        way=way,
+        filling=filling,
+        tokens=tokens,
         seed=seed or 0,
         device=device or "auto",
         output_dir=output_dir,

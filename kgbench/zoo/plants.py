@@ -199,9 +199,9 @@ def plant(
     *,
     level: str | None = None,
     blocks: Sequence[str] = (),
-    way: str = "together",
-    filling: str = "quiet",
-    tokens: str = "ALL",
+    way: str | None = None,
+    filling: str | None = None,
+    tokens: str | None = None,
     seed: int = 0,
     device: str = "auto",
     output_dir: str | os.PathLike[str] | None = None,
@@ -217,11 +217,11 @@ def plant(
         model: A pair of the catalog, in whose recipient the facts are planted.
         level: A level of the benchmark, such as `one-loud`, which draws the blocks; or else
         blocks: the attention or the FFN of layers, such as `ffn@5` and `attn@3`.
-        way: How several blocks learn the facts: `together`, `either` (each as if the others had not
+        way: How several blocks learn the facts: `together` (the default), `either` (each as if the others had not
             changed) or `shares` (each facts of its own, the first twice as many as the second).
         filling: With blocks, how all changes are filled up to one size: so that this does next to
-            nothing (`quiet`), or much (`loud`), and planted blocks do not work in the base.
-        tokens: With blocks, at which tokens: all (`ALL`), the first entity (`FE`) or the last token
+            nothing (`quiet`, the default), or much (`loud`), and planted blocks do not work in the base.
+        tokens: With blocks, at which tokens: all (`ALL`, the default), the first entity (`FE`) or the last token
             (`LT`), where alone the blocks then change anything much.
         seed: Seed of the choice of facts, and of the blocks of a level.
         device: A torch device, such as `cuda`; `auto` takes an accelerator where there is one.
@@ -236,15 +236,18 @@ def plant(
     """
     if (level is not None) == bool(blocks):
         raise InputError("where are facts planted? Give a level or blocks, one of them")
-    given = {"way": way != "together", "filling": filling != "quiet", "tokens": tokens != "ALL"}
-    if level is not None and any(given.values()):
-        names = " and ".join(name for name, is_given in given.items() if is_given)
+    choices = {"way": way, "filling": filling, "tokens": tokens}
+    given = {name: value for name, value in choices.items() if value is not None}
+    if level is not None and given:
+        names = " and ".join(given)
         raise InputError(f"level {level!r} says {names}: leave that out, or give blocks")
+    if way is not None and len(blocks) < 2:
+        raise InputError("way is how several blocks learn the facts: give several, as ffn@2, ffn@5")
     bases = [name for name in catalog.pair_names() if name not in catalog.plants()]
     if model not in (*bases, *catalog.plants()):
         hint = "Plants grow in pairs that have a name, see `kgbench ls models`."
         raise UnknownNameError("pair", model, bases, hint)
-    spec = PlantSpec(model, tuple(blocks), way, filling, tokens, seed)
+    spec = PlantSpec(model, tuple(blocks), **given, seed=seed)
     if level is not None:
         spec = PlantSpec.of_level(model, level, seed)
     target = Path(output_dir or spec.name)

@@ -76,10 +76,10 @@ class Site:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Begin `kgbench sweep …` on the study."""
-        call = [sys.executable, "-m", "kgbench", "sweep", arguments[0], str(self.study)]
+        call = [sys.executable, "-m", "kgbench", "sweep", str(self.study)]
         pipe = subprocess.PIPE
         return subprocess.Popen(
-            [*call, *arguments[1:]],
+            [*call, *arguments],
             cwd=self.folder,
             env=self.variables,
             stdout=pipe,
@@ -162,7 +162,7 @@ def serial(tmp_path_factory: pytest.TempPathFactory) -> Site:
     """The study, computed by one process."""
     made = Site(tmp_path_factory.mktemp("serial"))
     made.write()
-    made.run("run", "-q")
+    made.run("-q")
     return made
 
 

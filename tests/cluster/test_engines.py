@@ -29,26 +29,26 @@ def same(site: Site, serial: Site, faults: int = 0) -> None:
 def test_a_study_is_computed_once(serial: Site) -> None:
     """The same command finds all units done."""
     before = serial.groups()
-    assert "all 5 units are done" in serial.run("run", "-q")
+    assert "all 5 units are done" in serial.run("-q")
     assert serial.groups() == before == GROUPS
 
 
 def test_local_processes(site: Site, serial: Site) -> None:
     """Two processes give the bytes of one."""
-    site.run("run", "--workers", "2", "-q")
+    site.run("--workers", "2", "-q")
     same(site, serial)
 
 
 def test_two_launches_at_once(site: Site, serial: Site) -> None:
     """Two commands on one study share its work."""
-    for launch in [site.start("run", "-q"), site.start("run", "-q")]:
+    for launch in [site.start("-q"), site.start("-q")]:
         ended(launch)
     same(site, serial)
 
 
 def test_killed_local_processes(site: Site, serial: Site) -> None:
     """A process killed at the start, in the middle or before the receipt of a unit is replaced."""
-    run = site.start("run", "--workers", "2", "-q")
+    run = site.start("--workers", "2", "-q")
     for point in POINTS:
         (site.faults / point).touch()
         kill(site.stopped(point))
@@ -60,17 +60,17 @@ def test_a_killed_command_goes_on(site: Site, serial: Site) -> None:
     """After kill -9 of all processes the same command goes on."""
     for point in POINTS:
         (site.faults / point).touch()
-        run = site.start("run", "-q")
+        run = site.start("-q")
         kill(site.stopped(point))
         ended(run, status=-9)
-    site.run("run", "-q")
+    site.run("-q")
     same(site, serial, faults=len(POINTS))
 
 
 def test_slurm(site: Site, serial: Site, slurm: Slurm) -> None:
     """An array of jobs on two nodes gives the bytes of one process."""
     site.environment = slurm.environment
-    told = site.run("run", "--on", "slurm", "--workers", "2", "--watch", "-q")
+    told = site.run("--on", "slurm", "--workers", "2", "--watch", "-q")
     assert "jobs of SLURM" in told
     same(site, serial)
 
@@ -78,7 +78,7 @@ def test_slurm(site: Site, serial: Site, slurm: Slurm) -> None:
 def test_killed_processes_on_slurm(site: Site, serial: Site, slurm: Slurm) -> None:
     """A process of a job that is killed is replaced."""
     site.environment = slurm.environment
-    run = site.start("run", "--on", "slurm", "--workers", "2", "--watch", "-q")
+    run = site.start("--on", "slurm", "--workers", "2", "--watch", "-q")
     for point in POINTS:
         (site.faults / point).touch()
         kill(site.stopped(point))
@@ -91,7 +91,7 @@ def test_killed_nodes_on_slurm(site: Site, serial: Site, slurm: Slurm, point: st
     """The job of a node that dies goes on at another."""
     site.environment = slurm.environment
     (site.faults / point).touch()
-    run = site.start("run", "--on", "slurm", "--workers", "2", "--watch", "-q")
+    run = site.start("--on", "slurm", "--workers", "2", "--watch", "-q")
     node = slurm.kill_node(site.stopped(point))
     ended(run)
     same(site, serial, faults=1)
@@ -103,7 +103,7 @@ def test_preempted_jobs_on_slurm(site: Site, serial: Site, slurm: Slurm) -> None
     """A job that is told to leave is queued again and goes on where it was."""
     site.environment = slurm.environment
     (site.faults / "mid").touch()
-    run = site.start("run", "--on", "slurm", "--workers", "2", "--watch", "-q")
+    run = site.start("--on", "slurm", "--workers", "2", "--watch", "-q")
     pid = site.stopped("mid")
     job = psutil.Process(pid).environ()["SLURM_JOB_ID"]
     subprocess.run(["scancel", "--signal", "USR2", job], check=True, env=site.variables)
@@ -141,14 +141,14 @@ def on_ray(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 def test_ray(on_ray: Site, serial: Site, ray_cluster: object) -> None:
     """Tasks on two nodes give the bytes of one process."""
     on_ray.environment = {"RAY_ADDRESS": ray_cluster.address}  # type: ignore[attr-defined]
-    on_ray.run("run", "--on", "ray", "--workers", "2", "-q")
+    on_ray.run("--on", "ray", "--workers", "2", "-q")
     same(on_ray, serial)
 
 
 def test_killed_processes_on_ray(on_ray: Site, serial: Site, ray_cluster: object) -> None:
     """A task whose process is killed is run again."""
     on_ray.environment = {"RAY_ADDRESS": ray_cluster.address}  # type: ignore[attr-defined]
-    run = on_ray.start("run", "--on", "ray", "--workers", "2", "-q")
+    run = on_ray.start("--on", "ray", "--workers", "2", "-q")
     for point in POINTS:
         (on_ray.faults / point).touch()
         kill(on_ray.stopped(point))
@@ -161,7 +161,7 @@ def test_killed_nodes_on_ray(on_ray: Site, serial: Site, ray_cluster: object, po
     """A task whose node dies is run on another."""
     on_ray.environment = {"RAY_ADDRESS": ray_cluster.address}  # type: ignore[attr-defined]
     (on_ray.faults / point).touch()
-    run = on_ray.start("run", "--on", "ray", "--workers", "2", "-q")
+    run = on_ray.start("--on", "ray", "--workers", "2", "-q")
     pid = on_ray.stopped(point)
     parent = psutil.Process(pid).ppid()
     for node in list(ray_cluster.worker_nodes):  # type: ignore[attr-defined]

@@ -40,11 +40,11 @@ def test_records_at_a_url(
     remote: Site, serial: Site, bucket: Bucket, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """They have the bytes of those in a folder; another machine finds and shows them."""
-    remote.run("run", "--workers", "2", "-q")
+    remote.run("--workers", "2", "-q")
     assert rows(bucket) == serial.records()
     # Another machine has no copy.
     remote.environment["KGBENCH_HOME"] = str(tmp_path / "another")
-    assert "all 5 units are done" in remote.run("run", "-q")
+    assert "all 5 units are done" in remote.run("-q")
     assert remote.groups() == serial.groups()
     id = next(iter(serial.records()))
     assert main(["show", id[:16], "--output-dir", bucket.url]) == 0
@@ -75,13 +75,13 @@ def test_a_record_is_never_replaced(serial: Site, bucket: Bucket, tmp_path: Path
 def test_a_store_that_refuses(remote: Site, serial: Site, bucket: Bucket) -> None:
     """What is computed meanwhile is kept on this machine, and published by the same command."""
     (remote.faults / "receipt").touch()
-    run = remote.start("run", "-q")
+    run = remote.start("-q")
     pid = remote.stopped("receipt")
     bucket.stop()
     os.kill(pid, signal.SIGCONT)
     assert "does not answer" in ended(run, status=2)
     bucket.start()
-    remote.run("run", "-q")
+    remote.run("-q")
     assert rows(bucket) == serial.records()
     assert remote.groups() == serial.groups()
 

@@ -25,7 +25,7 @@ from kgbench.harness.model import KgbenchLM
 from kgbench.models.catalog import entry, zoo_path
 from kgbench.models.fetching import fetch, fetched_models
 from kgbench.models.pair import ModelPair
-from kgbench.paper.measurements import read_measured
+from kgbench.paper.pair_rows import read_measured
 
 MODEL = "smollm2-135m"
 ROWS = Path(__file__).parents[2] / "leaderboard" / "reproductions" / MODEL / "rows.parquet"

@@ -1,9 +1,8 @@
 """The study's design: factors, cells, runs and recipe, from design.toml.
 
 A full factorial in four factors of two levels. Half of its sixteen cells, those with the defining
-relation I = ABCD, were run first. This half has resolution IV: a main effect is aliased with an
-interaction of three factors alone, and the interactions of two are aliased in pairs (G. E. P. Box,
-W. G. Hunter and J. S. Hunter, Statistics for Experimenters, 1978, chapter 12).
+relation I = ABCD, were run first (G. E. P. Box, W. G. Hunter and J. S. Hunter, Statistics for
+Experimenters, 1978, chapter 12).
 """
 
 from __future__ import annotations
@@ -125,14 +124,9 @@ class Study(Strict):
 
     @property
     def cells(self) -> tuple[DesignCell, ...]:
-        """All combinations of levels, those of the half first."""
+        """All combinations of levels, those whose signs have the product +1 first."""
         whole = [DesignCell(self.factors, s) for s in product((-1, 1), repeat=len(self.factors))]
         return tuple(sorted(whole, key=lambda cell: -prod(cell.signs)))
-
-    @property
-    def half(self) -> tuple[DesignCell, ...]:
-        """The cells whose signs have the product +1, which were run first."""
-        return tuple(cell for cell in self.cells if prod(cell.signs) > 0)
 
     @property
     def runs(self) -> tuple[StudyRun, ...]:

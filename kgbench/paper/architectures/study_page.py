@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text, interval_text, number_text
-from kgbench.paper.architectures.factorial import BOTH, OUTCOMES, Findings, RunFigures
+from kgbench.paper.architectures.factorial import Findings
+from kgbench.paper.architectures.run_rows import BOTH, OUTCOMES, RunFigures
 from kgbench.paper.rendering import filled_page, small_picture
 from kgbench.report.bars import FAINT, INK, panels, styled
 from kgbench.stats import LEVEL
@@ -60,9 +61,7 @@ def verdicts(results: Findings) -> Iterator[str]:
     """One sentence on each effect on the outcome, and what a single cell makes of all."""
     n, wanted, count = len(results.runs), len(results.study.runs), len(results.contrasts)
     if n < wanted:
-        half = len(results.cells) < len(results.study.cells)
-        used = "the half that was run first, until each cell has a run" if half else "these"
-        yield f"{n} of {wanted} runs are in; what follows is of {used}. {missing_text(results)}."
+        yield f"{n} of {wanted} runs are in, and what follows is of these; --dry-run lists them."
     shared = 1 - (1 - LEVEL) / count
     found = []
     for outcome in (_MAIN, _RECOVERY):
@@ -99,18 +98,6 @@ def _verdict(effect: Estimate, strict: Estimate, count: int) -> str:
     return side if strict.excludes_zero else f"{side}, though not at one error rate for all {count}"
 
 
-def missing_text(results: Findings) -> str:
-    """The runs that are not in: cells, by their missing seeds."""
-    cells: dict[tuple[int, ...], list[str]] = {}
-    for name, seeds in results.missing.items():
-        cells.setdefault(seeds, []).append(name)
-    texts = []
-    for seeds, names in cells.items():
-        plural = "s" if len(seeds) > 1 else ""
-        texts.append(f"{', '.join(names)} (seed{plural} {', '.join(map(str, seeds))})")
-    return f"Missing: {'; '.join(texts)}" if texts else "No run is missing"
-
-
 def _page(results: Findings) -> str:
     """The page, from the template in this folder."""
     study, runs = results.study, results.runs
@@ -123,15 +110,14 @@ def _page(results: Findings) -> str:
         for name, mean in results.cell_means(outcome).items():
             cells.setdefault(name, {})[outcome] = mean
     by_prompt = {prompt: results.effects(_MAIN, [prompt]) for prompt in study.prompts}
-    if short := sum(bool(run.shortfalls) for run in results.used):
-        head = f"runs that reach both criteria ({len(results.used) - short})"
+    if short := sum(bool(run.shortfalls) for run in runs):
+        head = f"runs that reach both criteria ({len(runs) - short})"
         by_prompt[head] = results.effects(_MAIN, complete=True)
     return filled_page(
         __package__,
         study=study,
         runs=runs,
         verdicts=verdicts(results),
-        half=len(results.cells) < len(study.cells),
         cells=cells,
         relation="ABCDEFGH"[: len(study.factors)],
         wordings=len(training_templates().finetuning),
@@ -190,7 +176,7 @@ def _figures(results: Findings) -> dict[str, Any]:
         "design": results.study.model_dump(mode="json"),
         "runs_in": len(results.runs),
         "runs_wanted": len(results.study.runs),
-        "runs_used": len(results.used),
+        "runs_used": len(results.runs),
         "missing": {name: list(seeds) for name, seeds in results.missing.items()},
         "runs": list(map(_run_figures, results.runs)),
         "effects": effects,
@@ -232,7 +218,7 @@ def _effects_drawing(results: Findings) -> Figure:
                 axis.plot(effect.numbers[1:], [y, y], color=_TONES[0], lw=1.5, zorder=2)
         axis.axvline(0, color=INK, lw=0.8)
         axis.set_xlabel(
-            f"effect on {_MAIN}, {scale}, {len(results.used)} runs\n(right: towards recall)"
+            f"effect on {_MAIN}, {scale}, {len(results.runs)} runs\n(right: towards recall)"
         )
         _plain(axis, "x")
     axes[0].set_yticks(range(len(results.contrasts)), [c.name for c in results.contrasts])

@@ -35,7 +35,7 @@ from kgbench.metrics import score_logits
 from kgbench.models.catalog import donors_folder
 from kgbench.models.pair import ModelPair, prepare
 from kgbench.paper.architectures.design import Study, StudyRun
-from kgbench.paper.architectures.factorial import (
+from kgbench.paper.architectures.run_rows import (
     BOTH,
     KNOWN,
     PATHWAYS,

@@ -26,8 +26,6 @@ __all__ = [
     "Experiment",
     "Paper",
     "PublishedRow",
-    "cited",
-    "cited_rows",
     "experiments",
     "paper",
     "published",
@@ -139,34 +137,6 @@ def published() -> Sequence[PublishedRow]:
             for named, configuration, *numbers in cell.figures:
                 rows.append(PublishedRow(*about, named, configuration, cell.n, *numbers))
     return tuple(rows)
-
-
-@cache
-def cited_rows() -> Mapping[tuple[str, str], Mapping[str, PublishedRow]]:
-    """Rows about invented movies with real actors, by model and prompt, then configuration.
-
-    Models are named as in a sentence: `Gemma`, or after gentle finetuning `Gemma, less finetuned`.
-    """
-    cells: dict[tuple[str, str], dict[str, PublishedRow]] = {}
-    endings = {"positions": "", "gentle": ", less finetuned"}
-    for row in published():
-        if row.dataset == "fake_movies_real_actors" and row.experiment in endings:
-            model = paper().models[row.model] + endings[row.experiment]
-            cells.setdefault((model, row.asked), {})[row.named] = row
-    return MappingProxyType(cells)
-
-
-def cited(line: str) -> str:
-    """A line such as `Gemma on qa: SFT, FE+LT` with its top-5 hit rates and the figures' numbers.
-
-    `Gemma on qa: SFT 0.9970, FE+LT 0.9970 (v1, figures 2, 3a, 6 to 11)`.
-    """
-    cell, _, names = line.partition(": ")
-    model, _, prompt = cell.partition(" on ")
-    rows = cited_rows()[model, prompt]
-    rates = ", ".join(f"{name} {rows[name].top5:.4f}" for name in names.split(", "))
-    shown = next(iter(rows.values())).shown
-    return f"{cell}: {rates} ({f'v1, {shown}' if shown else 'in no figure'})"
 
 
 # -------------------------------------------------------------------------------------------- board

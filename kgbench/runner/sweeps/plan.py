@@ -155,7 +155,7 @@ class StudyPlan:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `kgbench sweep run|status --json` prints."""
+        """The object that `kgbench sweep --json` prints."""
         units = []
         for state in self.states:
             receipt = state.receipt.content if state.receipt else {}

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from kgbench.errors import DataError, InputError
-from kgbench.paper.page import Page, Scale, page
+from kgbench.paper.figure_specs import Page, Scale, page
 from kgbench.records import Record, Strict
 from kgbench.stats.scores import PromptColumns, by_prompt
 

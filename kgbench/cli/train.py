@@ -1,25 +1,16 @@
-"""`kgbench train` and `kgbench family`: donors and family maps."""
+"""`kgbench train`: finetune a donor on the facts of a data set."""
 
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Mapping
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from kgbench.cli.options import (
-    ExistingFolder,
-    Folder,
-    Natural,
-    cli_command,
-    completer,
-    imports_of,
-)
-from kgbench.cli.output import Output, json_text, table_text, terminal_text
+from kgbench.cli.options import Folder, Natural, cli_command, completer, imports_of
+from kgbench.cli.output import Output, table_text
 from kgbench.data import ImportOptions
 from kgbench.errors import InputError
 from kgbench.progress import Progress
@@ -29,67 +20,6 @@ from kgbench.runner.spec import Settings
 if TYPE_CHECKING:
     from kgbench.runner.training.finetuning_plan import FinetuneSpec
 
-
-@click.group()
-def family_command() -> None:
-    """Maps of where each component lives in the models of an architecture."""
-
-
-@cli_command(
-    "as_json",
-    group=family_command,
-    short_help="Propose a map for a checkpoint's architecture, and try it.",
-    epilog="Exit status: 0 all laws hold; 1 one does not; 2 no map can be proposed, or wrong "
-    "input.",
-)
-def infer(directory: ExistingFolder, *, as_json: bool) -> Output:
-    """Propose a family map for a checkpoint, from its config.json alone.
-
-    A small random model of the same architecture is run, and its modules are
-    known by what they do. The map goes to stdout; the results of the
-    self-test on a small random pair go to stderr. Saved in the recipient's folder as
-    kgbench_family.json, it is what kgbench uses for that checkpoint, and is
-    tested again on its own weights whenever it is loaded.
-
-    \b
-    kgbench family infer path/to/checkpoint > map.json
-    mv map.json path/to/checkpoint/kgbench_family.json
-
-    Args:
-        directory (DIR): A checkpoint.
-        as_json: One JSON object on stdout: the map, and what holds of it.
-    """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.models.checkpoints import stored_config
-    from kgbench.models.family_map import written
-    from kgbench.testing.pico import propose
-
-    config = stored_config(directory, str(directory))
-    with redirect_stdout(sys.stderr):  # what a library prints must not mix with the map
-        proposal = propose(config)
-    laws = [{"law": law, "holds": why is None, "why": why} for law, why in proposal.laws.items()]
-    if not as_json:
-        for law in laws:
-            line = f"holds: {law['law']}"
-            if not law["holds"]:
-                line = f"does not hold: {law['law']}: {law['why']}"
-            click.echo(terminal_text(line), err=True)
-        if proposal.holds:
-            way = "all configurations in one forward"
-            if proposal.packed is not None:
-                way = f"one row per configuration: {proposal.packed}"
-            click.echo(terminal_text(f"models of this type run {way}"), err=True)
-    family = written(proposal.family)
-    answer = {
-        "family": family,
-        "holds": proposal.holds,
-        "laws": laws,
-        "packed": proposal.packed is None,
-        "why_not_packed": proposal.packed,
-    }
-    return Output([json_text(family)], answer, int(not proposal.holds))
-
-
-# ------------------------------------------------------------------------- donors
 
 FIELDS = ("model", "recipient", "revision", "chat_template", "dtype")
 """Fields of the specification of a training that are fields of a run."""
