@@ -47,11 +47,12 @@ PATHWAYS = {
 }
 POSITION = "test_it_is_the_position_not_the_preposition"
 N = 999
+SESSION = "-p no:cacheprovider -q --junitxml=claims.xml"
 
 
 @pytest.fixture
 def inner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Runs pytest in an empty folder, with warnings as errors, in this process, which has its
+    """Runs the claims in an empty folder, with warnings as errors, in this process, which has its
     imports; gives the exit status.
     """
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n", "utf-8")
@@ -60,21 +61,9 @@ def inner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]
     for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "CI"):
         monkeypatch.delenv(name, raising=False)
 
-    def run(what: str, *arguments: str) -> int:
-        return int(
-            pytest.main(
-                [
-                    "--pyargs",
-                    what,
-                    "-p",
-                    "no:cacheprovider",
-                    "-q",
-                    "-s",
-                    "--junitxml=claims.xml",
-                    *arguments,
-                ]
-            )
-        )
+    def run(options: str = "", *more: str) -> int:
+        line = f"--pyargs kgbench.paper.claims {SESSION} -s {options}"
+        return int(pytest.main([*line.split(), *more]))
 
     return run
 
@@ -433,29 +422,21 @@ def test_each_claim_is_made_once_on_each_prompt(
         f"{POSITION}[qa]"
     }
     one = {f"{name}[qa]" for name in TITLES if name != POSITION}
-    for arguments, expected in (((), every), (("--kgbench-prompt", "qa"), one)):
-        assert inner("kgbench.paper.claims", "--collect-only", *arguments) == 0
+    for options, expected in (("", every), ("--kgbench-prompt qa", one)):
+        assert inner(f"--collect-only {options}") == 0
         ids = re.findall(r"::(\S+)$", capfd.readouterr().out, re.MULTILINE)
         assert len(ids) == len(set(ids)) and set(ids) == expected
 
 
 @pytest.mark.parametrize(
-    ("what", "chosen", "missing"),
-    [
-        ("kgbench.paper.claims", "qa", "headline"),
-        ("kgbench.paper.claims", "movie_title", "qa and headline"),
-        ("kgbench.paper.claims", "headline,qa", ""),
-    ],
+    ("chosen", "missing"),
+    [("qa", "headline"), ("movie_title", "qa and headline"), ("headline,qa", "")],
 )
 def test_what_is_left_out_is_told_in_a_line(
-    what: str,
-    chosen: str,
-    missing: str,
-    inner: Callable[..., int],
-    capfd: pytest.CaptureFixture[str],
+    chosen: str, missing: str, inner: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A claim that needs a prompt that was not chosen is not silently missing."""
-    assert inner(what, "--collect-only", "--kgbench-prompt", chosen) == 0
+    assert inner(f"--collect-only --kgbench-prompt {chosen}") == 0
     lines = [line for line in capfd.readouterr().out.splitlines() if "left out" in line]
     assert lines == [
         f"kgbench: {POSITION} needs the prompts qa and headline, and is left out: {missing} not"
@@ -468,27 +449,8 @@ def test_the_suite_runs_in_two_processes(tmp_path: Path) -> None:
     """On a tiny pair every claim comes to something, the exact ones hold, and every report holds
     its figure.
     """
-    asked = (
-        "--kgbench-model",
-        "tiny-gemma",
-        "--kgbench-limit",
-        "12",
-        "--kgbench-prompt",
-        "headline,qa",
-    )
-    line = [
-        "-m",
-        "pytest",
-        "--pyargs",
-        "kgbench.paper.claims",
-        *asked,
-        "-n",
-        "2",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--junitxml=claims.xml",
-    ]
+    few = "--kgbench-model tiny-gemma --kgbench-limit 12 --kgbench-prompt headline,qa"
+    line = f"-m pytest --pyargs kgbench.paper.claims {SESSION} -n 2 {few}".split()
     ours = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     done = forks.run(
         [sys.executable, *line], capture_output=True, text=True, cwd=tmp_path, env=ours
@@ -508,25 +470,8 @@ def test_a_pair_without_knowledge_bears_out_nothing(
 ) -> None:
     """Where donor and recipient are one, no claim holds but the exact ones."""
     place = str(catalog.zoo_path("zoo:tiny-gemma/recipient"))
-    pair = (
-        "--kgbench-recipient",
-        place,
-        "--kgbench-donor",
-        place,
-        "--kgbench-dataset",
-        "tiny_movies",
-    )
-    assert (
-        inner(
-            "kgbench.paper.claims",
-            *pair,
-            "--kgbench-limit",
-            "12",
-            "--kgbench-prompt",
-            "headline,qa",
-        )
-        == 0
-    )
+    few = "--kgbench-dataset tiny_movies --kgbench-limit 12 --kgbench-prompt headline,qa"
+    assert inner(few, "--kgbench-recipient", place, "--kgbench-donor", place) == 0
     found = outcomes(tmp_path)
     assert {what for name, what in found.items() if name.partition("[")[0] in PATHWAYS} == {
         "undecided"
@@ -535,27 +480,18 @@ def test_a_pair_without_knowledge_bears_out_nothing(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("options", "told"),
     [
-        (
-            ("kgbench.paper.claims", "--kgbench-localizer", "weight_delta"),
-            "localizer 'weight_delta' scores",
-        ),
-        (("kgbench.paper.claims", "--kgbench-suite", "budget"), "leave out --kgbench-suite budget"),
-        (
-            ("kgbench.paper.claims", "--kgbench-localizer", "dynamic_grift"),
-            "Did you mean 'dynamic_graft'",
-        ),
+        ("--kgbench-localizer weight_delta", "localizer 'weight_delta' scores"),
+        ("--kgbench-suite budget", "leave out --kgbench-suite budget"),
+        ("--kgbench-localizer dynamic_grift", "Did you mean 'dynamic_graft'"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_a_line(
-    arguments: tuple[str, ...],
-    told: str,
-    inner: Callable[..., int],
-    capfd: pytest.CaptureFixture[str],
+    options: str, told: str, inner: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A usage error, before anything is loaded."""
-    assert inner(*arguments) == 4
+    assert inner(options) == 4
     lines = [line for line in capfd.readouterr().err.splitlines() if line]
     assert len(lines) == 1 and told in lines[0]
 
@@ -564,15 +500,8 @@ def test_what_a_method_cannot_express_is_undecided(
     inner: Callable[..., int], tmp_path: Path
 ) -> None:
     """A method that knows no positions neither bears the claims out nor fails them."""
-    asked = (
-        "--kgbench-localizer",
-        "static_graft",
-        "--kgbench-limit",
-        "12",
-        "--kgbench-prompt",
-        "headline",
-    )
-    assert inner("kgbench.paper.claims", *asked) == 0
+    few = "--kgbench-limit 12 --kgbench-prompt headline"
+    assert inner(f"--kgbench-localizer static_graft {few}") == 0
     assert {
         what for name, what in outcomes(tmp_path).items() if name.partition("[")[0] in PATHWAYS
     } == {"undecided"}

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from laws import EVERYTHING, alone, families, pair_of, pool
+from plain import run as run_by_hooks
 from torch import Tensor
 
 from kgbench.data import Prompt
@@ -268,50 +269,21 @@ def test_derivatives_by_activations(family: str) -> None:
     effects = patch_effects(pair, some, hooks)
     for prompt, effect in zip(some, effects, strict=True):
         ours, theirs = (
-            plain_activations(pair, model, prompt, hooks)
+            run_by_hooks(model, pair.encode(prompt))
             for model in (pair.recipient, pair.donors["sft"])
         )
         assert effect.shape == (len(hooks), len(pair.encode(prompt)))
         for row, hook in enumerate(hooks):
+            apart = theirs[hook.layer, hook.point] - ours[hook.layer, hook.point]
             for token in (0, 2, effect.shape[1] - 1):
-                change = torch.zeros_like(ours[hook])
-                change[:, token] = (theirs[hook] - ours[hook])[:, token]
+                change = torch.zeros_like(apart)
+                change[token] = apart[token]
                 moved = partial(touched, pair, prompt, hook, change)
                 assert slope(moved) == pytest.approx(float(effect[row, token]), rel=1e-5, abs=1e-8)
 
 
 def touched(pair: ModelPair, prompt: Prompt, hook: Hook, change: Tensor, by: float) -> float:
     return float(Differentiable(pair).logprobs([prompt], touches={hook: lambda h: h + by * change}))
-
-
-def plain_activations(
-    pair: ModelPair, model: torch.nn.Module, prompt: Prompt, hooks: Sequence[Hook]
-) -> dict[Hook, Tensor]:
-    """What a model by itself has at hooks."""
-    found: dict[Hook, Tensor] = {}
-    handles = []
-    for hook in hooks:
-        layer = model.get_submodule(pair.family.layers)[hook.layer]  # type: ignore[index]  # a ModuleList
-        inner = {"attn_out": pair.family.attention, "mlp_out": pair.family.mlp}.get(hook.point)
-        module = layer.get_submodule(inner) if inner else layer
-        if hook.point == "resid_pre":
-            handles.append(
-                module.register_forward_pre_hook(
-                    lambda _, args, hook=hook: found.__setitem__(hook, args[0])
-                )
-            )
-        else:
-            handles.append(
-                module.register_forward_hook(
-                    lambda _, args, out, hook=hook: found.__setitem__(
-                        hook, out[0] if isinstance(out, tuple) else out
-                    )
-                )
-            )
-    alone(model, pair, [prompt])
-    for handle in handles:
-        handle.remove()
-    return found
 
 
 @families
