@@ -40,6 +40,25 @@ def test_what_a_method_does_not_claim(family: str, kind: tuple[str, Any]) -> Non
         assert distance(nothing, alone(pair.recipient, pair, prompts)) > 1e-9
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "text"),
+    [("activation_patch", (), EVERYTHING), ("causal_trace", (("noise", "0"),), "ALL:ln_f+head")],
+)
+def test_the_donor_is_reached(name: str, arguments: tuple[Any, ...], text: str) -> None:
+    """Whole activations, or noise of 0, read through the donor's norm and head are the donor."""
+    pair, prompts = pico("gpt2", facts=2)
+    made = created(name, arguments).fitted(pair, prompts)
+    donor = alone(pair.donors["sft"], pair, prompts)
+    assert distance(logits(pair, made, prompts, [text])[:, 0], donor) < 1e-9
+
+
+def test_beyond_the_donor_is_a_model() -> None:
+    """A static graft of alpha 2 is finite."""
+    pair, prompts = pico("llama")
+    made = created("static_graft", (("alpha", "2"),))
+    assert bool(logits(pair, made, prompts, [EVERYTHING]).isfinite().all())
+
+
 # ----------------------------------------------------------------------------- what must not matter
 
 

@@ -4,7 +4,7 @@ audited algorithm where something is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -92,7 +92,9 @@ def test_grafted_answers_are_the_audited_algorithm_s(
             lambda _, __, assignment: hybrid(assignment),
         ).log_softmax(-1)
         each = [float(row[token]) for row, token in zip(logits, ids[len(head) :], strict=True)]
-        assert document["logprob"] == pytest.approx(each[lead + 1 - len(head)], abs=1e-6)
+        first, answer = logits[lead + 1 - len(head)], ids[lead + 1]
+        assert document["rank"] == int((first >= first[answer]).sum())
+        assert document["logprob"] == pytest.approx(float(first[answer]), abs=1e-6)
         assert document["name_logprob"] == pytest.approx(sum(each), abs=1e-6)
 
 
@@ -144,7 +146,7 @@ def test_batch_and_order_change_nothing(family: str, checkpoints: Checkpoints, t
 
 
 def test_a_long_continuation_is_read_out_in_pieces(checkpoints: Checkpoints) -> None:
-    """The score is the same where the budget of logits holds a part of a continuation."""
+    """Logits stay within the budget whatever a continuation's length; the score is the same."""
     lm = ours(checkpoints("gpt2"), graft="LT", dtype="float64")
     passages = [
         lm.reader.passage(
@@ -153,9 +155,18 @@ def test_a_long_continuation_is_read_out_in_pieces(checkpoints: Checkpoints) -> 
     ]
     whole = lm.answering.scores(passages, "LT")
     vocabulary = lm.pair.recipient.config.vocab_size
-    lm.answering.engine.budget = replace(lm.answering.engine.budget, logits=5 * vocabulary)
+    engine, rows = lm.answering.engine, []
+    run, engine.budget = engine.run, replace(engine.budget, logits=5 * vocabulary)
+
+    def watched(plan: Any) -> Iterator[Any]:
+        for chunk in run(plan):
+            rows.append(len(chunk.logits))
+            yield chunk
+
+    engine.run = watched  # type: ignore[method-assign]
     for one, other in zip(whole, lm.answering.scores(passages, "LT"), strict=True):
         assert one == pytest.approx(other, abs=1e-9)
+    assert 0 < max(rows) <= 5
 
 
 @families

@@ -121,6 +121,22 @@ def test_parameters_that_make_no_sense(name: str, given: dict[str, str]) -> None
     assert "\n" not in str(caught.value)
 
 
+def test_a_forward_that_breaks_off() -> None:
+    """It is an error that names the shapes, and the models are left as they were."""
+    models = [copy.deepcopy(pair_of("llama").recipient) for _ in range(2)]
+    for model in models:
+        broken = torch.zeros(32, 47, dtype=torch.float64)
+        model.get_submodule("model.layers.1.mlp.down_proj").weight.data = broken
+    recipient, donor = models
+    pair = ModelPair(
+        "broken", recipient, {"sft": donor}, near("llama", 0.5).tokenizer, pair_of("llama").family
+    )
+    with pytest.raises(RuntimeError, match="shape"):
+        scores("mask_graft", pair, some())
+    assert not any("forward" in vars(module) for model in models for module in model.modules())
+    assert not any(weight.requires_grad for model in models for weight in model.parameters())
+
+
 # ------------------------------------------------------------------------------------- exact grafts
 
 
