@@ -5,14 +5,10 @@ it takes.
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from collections import defaultdict
 from itertools import groupby
 from pathlib import Path
 
-import forks
 import pytest
 from stored_runs import Call, caller
 from submissions import entries_of, identity, put, result, sent
@@ -115,38 +111,26 @@ def test_a_campaign_as_a_study(run: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.posix
-def test_killed_it_goes_on(run: Call, tmp_path: Path) -> None:
-    """What was finished before the kill is not computed again; at the end all entries are on
-    the board, and stay as they are.
+def test_it_goes_on(run: Call, tmp_path: Path) -> None:
+    """What was computed before a stop is not computed again; at the end all entries are on the
+    board, and stay as they are.
     """
-    root = tmp_path / "board"
-    words = [
-        "reproduce",
-        "board",
-        "--board",
-        "planted",
-        "--method",
-        "random,oracle",
-        "--limit",
-        "4",
-    ]
-    words += ["--model", PLANT, "--device", "cpu"]
-    words += ["--root", str(root), "--results", str(tmp_path / "runs")]
-    with forks.Popen(
-        [sys.executable, "-m", "kgbench", *words], stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout is not None
-        next(line for line in child.stdout if line.startswith("[1/2]"))
-        child.send_signal(signal.SIGKILL)
-    assert child.returncode == -signal.SIGKILL and not (root / "results" / "planted").exists()
-    forecast = json.loads(run(*words, "--dry-run", "--json")[1])
-    assert forecast["entries"] == 2 and forecast["to_run"] < 2
-    status, out, _ = run(*words, "--json")
+    root, results = tmp_path / "board", tmp_path / "runs"
+    stopped = Campaign(
+        board_runs(["planted"], ["random"], [PLANT], limit=4),
+        root,
+        Settings(output_dir=results, device="cpu"),
+    )
+    stopped.identify()
+    stopped.compute(lambda line: None)
+    words = ["reproduce", "board", "--board", "planted", "--method", "random,oracle"]
+    words += ["--limit", "4", "--model", PLANT, "--device", "cpu", "--root", str(root)]
+    forecast = json.loads(run(*words, "--results", results, "--dry-run", "--json")[1])
+    assert (forecast["entries"], forecast["to_run"]) == (2, 1)
+    status, out, _ = run(*words, "--results", results, "--json")
     made = json.loads(out)
-    assert status == 0 and made["computed"] == forecast["to_run"] and made["failed"] == []
+    assert (status, made["computed"], made["failed"]) == (0, 1, [])
     folders = [root / "results" / "planted" / name for name in ("random", "oracle")]
-    files = [folder / name for folder in folders for name in (ENTRIES, FACTS)]
     assert sorted(made["folders"]) == sorted(map(str, folders))
     entries = list(read_entries(root / "results"))
     assert {(entry.method, entry.pair) for entry in entries} == {
@@ -155,6 +139,7 @@ def test_killed_it_goes_on(run: Call, tmp_path: Path) -> None:
     }
     assert all(entry.contract is not None and not entry.contract.broken for entry in entries)
     assert run("validate", root)[0] == 0
+    files = [folder / name for folder in folders for name in (ENTRIES, FACTS)]
     before = [path.read_bytes() for path in files]
     again = json.loads(run(*words, "--results", tmp_path / "elsewhere", "--json")[1])
     assert again["computed"] == 0 and again["folders"] == []

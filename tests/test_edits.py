@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from laws import EXACT, EXECUTORS, FAMILIES, distance, examples, families, pair_of, pool
+from laws import EXACT, EXECUTORS, distance, examples, families, pair_of, pool
+from plain import Case
+from plain import run as run_by_hooks
 
 from kgbench.data import Prompt
 from kgbench.engine import Budget, Engine
@@ -136,37 +139,15 @@ def test_executors_agree_on_edits(family: str, attention: str) -> None:
     law()
 
 
-def hooked(
-    pair: ModelPair,
-    model: torch.nn.Module,
-    prompt: Prompt,
-    at: Hook,
-    change: torch.Tensor,
-    token: int,
-) -> torch.Tensor:
-    """Logits of a model by itself with one activation replaced, by a plain PyTorch hook."""
-    family = pair.family
-    path = {"attn_out": f".{family.attention}", "mlp_out": f".{family.mlp}"}.get(at.point, "")
-    module = model.get_submodule(f"{family.layers}.{at.layer}{path}")
+def hooked(pair: ModelPair, prompt: Prompt, at: Hook, change: torch.Tensor, token: int) -> Any:
+    """Logits of the recipient with one activation replaced, by hooks of PyTorch alone."""
 
-    def replaced(x: torch.Tensor) -> torch.Tensor:
-        x = x.clone()
-        x[0, token] = change
-        return x
+    def replaced(h: torch.Tensor) -> torch.Tensor:
+        h[token] = change
+        return h
 
-    def before(_: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[object, ...]:
-        return (replaced(args[0]), *args[1:])
-
-    def after(_: torch.nn.Module, __: object, output: object) -> object:
-        return (replaced(output[0]), *output[1:]) if isinstance(output, tuple) else replaced(output)  # type: ignore[arg-type]
-
-    handle = (
-        module.register_forward_pre_hook(before)
-        if at.point == "resid_pre"
-        else module.register_forward_hook(after)
-    )
-    with handle, torch.no_grad():
-        return model(input_ids=torch.tensor([pair.encode(prompt)])).logits[0, -1]  # type: ignore[no-any-return]
+    case = Case(pair.recipient, pair.donors, pair.encode(prompt), pair.regions(prompt), "NONE")
+    return case.answer(run_by_hooks(pair.recipient, case.ids, {(at.layer, at.point): replaced}))
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -207,11 +188,8 @@ def test_a_written_activation_is_what_a_hook_writes(family: str, executor: str, 
         for i, t in enumerate(plain)
     )
     got = answers(pair, executor, [prompt], [[edited]])[0, 0]
-    expected = hooked(pair, pair.recipient, prompt, at, change.tensor, token)
-    assert distance(got, expected) < EXACT
-    assert (
-        distance(got, hooked(pair, pair.recipient, prompt, at, change.tensor, token - 1)) > 1e-3
-    ), "the token matters"
+    assert distance(got, hooked(pair, prompt, at, change.tensor, token)) < EXACT
+    assert distance(got, hooked(pair, prompt, at, change.tensor, token - 1)) > 1e-3
 
 
 @pytest.mark.crossed
@@ -283,23 +261,20 @@ def test_scaled_weights(family: str, executor: str) -> None:
         assert distance(got, model) < EXACT
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@families
+@pytest.mark.usefixtures("exact")
 def test_activations_are_the_models_own(family: str) -> None:
-    """What is read at the hooks is what the library reports as hidden states; a layer's output is
-    the next one's input.
-    """
+    """What is read at the points is what hooks of PyTorch read there."""
     pair, prompts = pair_of(family), list(pool()[:3])
-    points = [
-        Hook(layer, point) for layer in range(LAYERS) for point in ("resid_pre", "resid_post")
-    ]
+    points = [Hook(layer, point) for layer in range(LAYERS) for point in POINTS]
     found = Engine(pair).activations(prompts, graft_treatments(pair, prompts, "SFT"), points)
     for prompt, activations in zip(prompts, found, strict=True):
-        ids = torch.tensor([pair.encode(prompt)])
-        with torch.no_grad():
-            states = pair.donors["sft"](input_ids=ids, output_hidden_states=True).hidden_states
-        for layer in range(LAYERS):
-            assert distance(activations[2 * layer], states[layer][0]) < 1e-5
-        assert torch.equal(activations[1], activations[2])
+        own = run_by_hooks(pair.donors["sft"], pair.encode(prompt))
+        for hook, activation in zip(points, activations, strict=True):
+            # Of the last layer's MLP the engine computes what is read out, the last token.
+            is_pruned = hook.layer == LAYERS - 1 and hook.point in ("mlp_out", "resid_post")
+            tokens = slice(-1 if is_pruned else 0, None)
+            assert distance(activation[tokens], own[hook.layer, hook.point][tokens]) < EXACT
 
 
 def test_a_sweep_shares_what_comes_before() -> None:

@@ -126,15 +126,6 @@ def test_dropped_rows_are_counted_by_reason(tmp_path: Path) -> None:
     assert dataset.dropped == {DUPLICATE: 2, AMBIGUOUS: 2}
 
 
-def test_the_same_answer_twice_is_not_ambiguous(tmp_path: Path) -> None:
-    """A subject may stand in two rows with one object; they are one fact."""
-    dataset = load_dataset(
-        write(tmp_path / "own.jsonl", pair("a", "b", year=1990), pair("a", "b", year=1991))
-    )
-    assert len(dataset.facts) == 1
-    assert dataset.dropped == {DUPLICATE: 1}
-
-
 def test_nothing_left_is_an_error(tmp_path: Path) -> None:
     """A file of ambiguous facts only has no facts."""
     with pytest.raises(DataError, match="no facts left"):
@@ -214,14 +205,6 @@ def test_sizes_are_bounded(tmp_path: Path) -> None:
         DataError,
         match=r"line 1: field 'subject': holds 10,000,000 characters; expected 10,000 at most",
     ):
-        load_dataset(str(file))
-
-
-def test_a_file_without_roles_names_the_options(tmp_path: Path) -> None:
-    """Where no column is known as subject or object, the message names the options."""
-    file = tmp_path / "own.csv"
-    file.write_text("country,capital\nPeru,Lima\n")
-    with pytest.raises(DataError, match=r"--subject COLUMN.*--object COLUMN.*--template"):
         load_dataset(str(file))
 
 

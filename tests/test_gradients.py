@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from laws import EVERYTHING, alone, families, pair_of, pool
+from plain import run as run_by_hooks
 from torch import Tensor
 
 from kgbench.data import Prompt
@@ -103,36 +104,13 @@ def slope(value: Callable[[float], float]) -> float:
 @pytest.mark.parametrize("graft", GRAFTS)
 def test_closed_and_open_gates_are_grafts(family: str, graft: str) -> None:
     """Gates of 0 and 1 give what the engine gives for the graft, the ones that are 0 or 1
-    throughout included.
+    throughout included, with a graph or without.
     """
-    pair = pair_of(family)
+    pair, gates = pair_of(family), gates_of(pair_of(family), prompts(), graft)
     wanted = scored(pair, prompts(), grafted_logits(pair, prompts(), [graft])[:, 0])
-    got = Differentiable(pair).logprobs(prompts(), gates_of(pair, prompts(), graft))
-    assert float((got - wanted).abs().max()) < 1e-9
-
-
-@families
-def test_the_ends_are_the_models(family: str) -> None:
-    """No gates are the recipient by itself, all gates open the donor by itself, with a graph or
-    without.
-    """
-    pair, model = pair_of(family), Differentiable(pair_of(family))
-    for graft, expected in (("NONE", pair.recipient), (EVERYTHING, pair.donors["sft"])):
-        wanted = scored(pair, prompts(), alone(expected, pair, prompts()))
-        gates = gates_of(pair, prompts(), graft)
-        for given in (gates, {slot: gate.clone().requires_grad_() for slot, gate in gates.items()}):
-            assert float((model.logprobs(prompts(), given).detach() - wanted).abs().max()) < 1e-9
-    assert (
-        float(
-            (
-                model.logprobs(prompts())
-                - scored(pair, prompts(), alone(pair.recipient, pair, prompts()))
-            )
-            .abs()
-            .max()
-        )
-        < 1e-9
-    )
+    for given in (gates, {slot: gate.clone().requires_grad_() for slot, gate in gates.items()}):
+        got = Differentiable(pair).logprobs(prompts(), given).detach()
+        assert float((got - wanted).abs().max()) < 1e-9
 
 
 @families
@@ -291,50 +269,21 @@ def test_derivatives_by_activations(family: str) -> None:
     effects = patch_effects(pair, some, hooks)
     for prompt, effect in zip(some, effects, strict=True):
         ours, theirs = (
-            plain_activations(pair, model, prompt, hooks)
+            run_by_hooks(model, pair.encode(prompt))
             for model in (pair.recipient, pair.donors["sft"])
         )
         assert effect.shape == (len(hooks), len(pair.encode(prompt)))
         for row, hook in enumerate(hooks):
+            apart = theirs[hook.layer, hook.point] - ours[hook.layer, hook.point]
             for token in (0, 2, effect.shape[1] - 1):
-                change = torch.zeros_like(ours[hook])
-                change[:, token] = (theirs[hook] - ours[hook])[:, token]
+                change = torch.zeros_like(apart)
+                change[token] = apart[token]
                 moved = partial(touched, pair, prompt, hook, change)
                 assert slope(moved) == pytest.approx(float(effect[row, token]), rel=1e-5, abs=1e-8)
 
 
 def touched(pair: ModelPair, prompt: Prompt, hook: Hook, change: Tensor, by: float) -> float:
     return float(Differentiable(pair).logprobs([prompt], touches={hook: lambda h: h + by * change}))
-
-
-def plain_activations(
-    pair: ModelPair, model: torch.nn.Module, prompt: Prompt, hooks: Sequence[Hook]
-) -> dict[Hook, Tensor]:
-    """What a model by itself has at hooks."""
-    found: dict[Hook, Tensor] = {}
-    handles = []
-    for hook in hooks:
-        layer = model.get_submodule(pair.family.layers)[hook.layer]  # type: ignore[index]  # a ModuleList
-        inner = {"attn_out": pair.family.attention, "mlp_out": pair.family.mlp}.get(hook.point)
-        module = layer.get_submodule(inner) if inner else layer
-        if hook.point == "resid_pre":
-            handles.append(
-                module.register_forward_pre_hook(
-                    lambda _, args, hook=hook: found.__setitem__(hook, args[0])
-                )
-            )
-        else:
-            handles.append(
-                module.register_forward_hook(
-                    lambda _, args, out, hook=hook: found.__setitem__(
-                        hook, out[0] if isinstance(out, tuple) else out
-                    )
-                )
-            )
-    alone(model, pair, [prompt])
-    for handle in handles:
-        handle.remove()
-    return found
 
 
 @families

@@ -9,7 +9,7 @@ from typing import Any
 import plain
 import pytest
 import torch
-from interventions import EVERYTHING, KINDS, TINY, created, grafts, logits, pico, tiny
+from interventions import EVERYTHING, KINDS, created, grafts, logits, pico
 from laws import EXECUTORS, FAMILIES, alone, distance
 from tiny import tiny_pair
 
@@ -40,53 +40,23 @@ def test_what_a_method_does_not_claim(family: str, kind: tuple[str, Any]) -> Non
         assert distance(nothing, alone(pair.recipient, pair, prompts)) > 1e-9
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("model", TINY)
-def test_every_hidden_state_patched(model: str) -> None:
-    """Patching every layer and position gives the donor's hidden states: read by the recipient's
-    norm and head, and by the donor's.
-    """
-    pair, prompts = tiny(model)
-    ours, whole = logits(pair, created("activation_patch"), prompts, ["ALL", EVERYTHING]).unbind(1)
-    assert distance(whole, alone(pair.donors["sft"], pair, prompts)) < 1e-4
-    for prompt, got in zip(prompts, ours, strict=True):
-        case = plain.Case(
-            pair.recipient, pair.donors, pair.encode(prompt), pair.regions(prompt), "ALL"
-        )
-        assert distance(got, case.answer(plain.run(pair.donors["sft"], pair.encode(prompt)))) < 1e-4
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_nothing_destroyed(family: str) -> None:
-    """No edge cut, no noise and nothing ablated are each the donor, where its norm and head read."""
-    pair, prompts = pico(family, facts=2)
+@pytest.mark.parametrize(
+    ("name", "arguments", "text"),
+    [("activation_patch", (), EVERYTHING), ("causal_trace", (("noise", "0"),), "ALL:ln_f+head")],
+)
+def test_the_donor_is_reached(name: str, arguments: tuple[Any, ...], text: str) -> None:
+    """Whole activations, or noise of 0, read through the donor's norm and head are the donor."""
+    pair, prompts = pico("gpt2", facts=2)
+    made = created(name, arguments).fitted(pair, prompts)
     donor = alone(pair.donors["sft"], pair, prompts)
-    for name, arguments, text in (
-        ("attention_knockout", (), EVERYTHING),
-        ("causal_trace", (("noise", "0"),), "ALL:ln_f+head"),
-        ("ablation", (("method", "resample"),), EVERYTHING),
-    ):
-        made = created(name, arguments).fitted(pair, prompts)
-        assert distance(logits(pair, made, prompts, [text])[:, 0], donor) < 1e-9
-    cut = created("attention_knockout").treat(pair, prompts, parse_graft("ALL"))
-    assert not any(treatment.cuts for treatments in cut for treatment in treatments)
+    assert distance(logits(pair, made, prompts, [text])[:, 0], donor) < 1e-9
 
 
-def test_scaled_weights() -> None:
-    """A static graft of everything is the recipient at alpha 0 and the donor at 1; beyond, it is
-    neither, and still a model.
-    """
+def test_beyond_the_donor_is_a_model() -> None:
+    """A static graft of alpha 2 is finite."""
     pair, prompts = pico("llama")
-    zero, two = (created("static_graft", (("alpha", alpha),)) for alpha in ("0", "2"))
-    assert (
-        distance(
-            logits(pair, zero, prompts, [EVERYTHING])[:, 0], alone(pair.recipient, pair, prompts)
-        )
-        < 1e-9
-    )
-    beyond = logits(pair, two, prompts, [EVERYTHING])[:, 0]
-    assert bool(beyond.isfinite().all())
-    assert distance(beyond, alone(pair.donors["sft"], pair, prompts)) > 0.1
+    made = created("static_graft", (("alpha", "2"),))
+    assert bool(logits(pair, made, prompts, [EVERYTHING]).isfinite().all())
 
 
 # ----------------------------------------------------------------------------- what must not matter

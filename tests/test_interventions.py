@@ -196,19 +196,6 @@ def test_logits_of_no_number_name_configuration_and_fact(tmp_path: Path) -> None
         run_group(Measurement(job, Zero(value=float("nan"))), job.all_prompts, None)
 
 
-@pytest.mark.sampled(7)
-@kinds
-def test_the_answer_is_not_needed(name: str, arguments: tuple[tuple[str, str], ...]) -> None:
-    """What a built-in method does to a prompt is the same whether or not the answer is withheld."""
-    pair, prompts = tiny("tiny-gpt2")
-    questions = [pair.question(prompt) for prompt in prompts]
-    made = created(name, arguments)
-    for text in grafts(made):
-        graft = parse_graft(text)
-        told = made.fitted(pair, prompts).treat(pair, prompts, graft)
-        assert made.fitted(pair, questions).treat(pair, questions, graft) == told
-
-
 def test_a_question_holds_no_answer() -> None:
     """Target, target token and the field asked for are withheld, and reading one is an error that
     says what to do.

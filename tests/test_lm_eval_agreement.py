@@ -14,11 +14,11 @@ import forks
 import pytest
 from lm_eval.evaluator import simple_evaluate
 from lm_eval_runs import answers, ours, request, samples, stock, write_tasks
-from whole_donors import part_of, whole_donor
+from whole_donors import part_of
 
 import kgbench
 from kgbench.errors import GraftSyntaxError, InputError, KgbenchError, RegionError, UnknownNameError
-from kgbench.harness import register, tasks_path
+from kgbench.harness import tasks_path
 from kgbench.harness.model import KgbenchLM
 from kgbench.harness.passages import TaskDocument
 from kgbench.records import Record
@@ -65,24 +65,6 @@ def test_answers_are_those_of_kgbench_eval(
             assert found["results"][task][f"{name},none"] == pytest.approx(
                 getattr(whole, name).value, rel=1e-5, abs=1e-9
             )
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("model", ["tiny-gemma", "tiny-llama", "tiny-gpt2", "tiny-pythia"])
-def test_full_names_are_lm_eval_s_own(model: str, tmp_path: Path) -> None:
-    """On the shipped donors, SFT gives every full name the log-likelihood that lm-eval's own model
-    gives it, with examples or without.
-    """
-    task, lm = (
-        "kgbench_tiny_movies_headline",
-        KgbenchLM(pair=model, graft="SFT", dtype="float32", device="cpu"),
-    )
-    plain = stock(whole_donor(model, tmp_path / "sft"))
-    for shots in (0, 2):
-        own, theirs = (samples(each, [task], shots=shots, limit=12)[task] for each in (lm, plain))
-        assert [d["name_logprob"] for d in own] == pytest.approx(
-            [d["name_logprob"] for d in theirs], abs=1e-4
-        )
 
 
 def test_results_say_what_was_run(folders: dict[str, Path], tasks: Path) -> None:
@@ -349,9 +331,3 @@ def test_lm_eval_s_own_command_line_knows_the_model(tasks: Path, tmp_path: Path)
     wrong = forks.run([*run, "pair=tiny-gpt3,graft=LT"], capture_output=True, text=True)
     assert wrong.returncode == 2
     assert wrong.stderr.splitlines()[-1].startswith("kgbench: error: ")
-
-
-def test_tasks_are_found_in_a_checkout() -> None:
-    """The tasks holds the tasks."""
-    register()
-    assert (tasks_path() / "tiny_movies" / "headline.yaml").is_file()

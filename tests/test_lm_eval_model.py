@@ -4,7 +4,8 @@ audited algorithm where something is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,42 +55,6 @@ def test_recipient_and_donor_score_as_lm_eval_s_own_model(
         assert [d["arguments"] for d in own["mine"]] == [d["arguments"] for d in theirs["mine"]]
 
 
-@families
-def test_stock_model_reports_the_full_name_only(
-    family: str, checkpoints: Checkpoints, tasks: Path
-) -> None:
-    """Of the metrics, lm-eval's own model reports what it knows: nothing of the first token."""
-    document = samples(stock(checkpoints(family)["sft"]), ["mine"], tasks)["mine"][0]
-    assert document["metrics"] == ["name_logprob"]
-
-
-@families
-@pytest.mark.parametrize("shots", [0, 2])
-def test_a_plain_loop_agrees(
-    family: str, shots: int, checkpoints: Checkpoints, tasks: Path
-) -> None:
-    """SFT, few-shot or not, is what a loop over tokens of the bare model says of first token and
-    full name.
-    """
-    lm = ours(checkpoints(family), graft="SFT")
-    model = lm.pair.donors["sft"]
-    for document in samples(lm, ["mine"], tasks, shots)["mine"]:
-        context, target = document["arguments"][0]
-        assert context.count(document["doc"]["query"]) == 1
-        assert ("\n\n" in context) == bool(shots)
-        head = lm.tokenizer(context)["input_ids"]
-        ids = lm.tokenizer(context + target)["input_ids"]
-        assert ids[: len(head)] == head
-        with torch.no_grad():
-            logprobs = model(torch.tensor([ids])).logits[0].log_softmax(-1)
-        each = [logprobs[t - 1, ids[t]] for t in range(len(head), len(ids))]
-        word = next(t for t in range(len(head), len(ids)) if lm.tokenizer.decode(ids[t]).strip())
-        first = logprobs[word - 1]
-        assert document["name_logprob"] == pytest.approx(float(sum(each)), abs=CLOSE)
-        assert document["logprob"] == pytest.approx(float(first[ids[word]]), abs=CLOSE)
-        assert document["rank"] == int((first >= first[ids[word]]).sum())
-
-
 @pytest.mark.crossed
 @families
 @pytest.mark.parametrize("graft", ["FE+LT", "FE^C", "P:ffn; FE:attn@1", "BOS+R:ln"])
@@ -127,7 +92,9 @@ def test_grafted_answers_are_the_audited_algorithm_s(
             lambda _, __, assignment: hybrid(assignment),
         ).log_softmax(-1)
         each = [float(row[token]) for row, token in zip(logits, ids[len(head) :], strict=True)]
-        assert document["logprob"] == pytest.approx(each[lead + 1 - len(head)], abs=1e-6)
+        first, answer = logits[lead + 1 - len(head)], ids[lead + 1]
+        assert document["rank"] == int((first >= first[answer]).sum())
+        assert document["logprob"] == pytest.approx(float(first[answer]), abs=1e-6)
         assert document["name_logprob"] == pytest.approx(sum(each), abs=1e-6)
 
 
@@ -178,12 +145,8 @@ def test_batch_and_order_change_nothing(family: str, checkpoints: Checkpoints, t
         assert distance(first, torch.cat([again[len(NAMES) :], again[: len(NAMES)]])) < 1e-6
 
 
-def test_a_long_continuation_is_read_out_in_pieces(
-    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Logits stay within the budget whatever the length of a continuation, and the score is the
-    same.
-    """
+def test_a_long_continuation_is_read_out_in_pieces(checkpoints: Checkpoints) -> None:
+    """Logits stay within the budget whatever a continuation's length; the score is the same."""
     lm = ours(checkpoints("gpt2"), graft="LT", dtype="float64")
     passages = [
         lm.reader.passage(
@@ -192,28 +155,18 @@ def test_a_long_continuation_is_read_out_in_pieces(
     ]
     whole = lm.answering.scores(passages, "LT")
     vocabulary = lm.pair.recipient.config.vocab_size
-    monkeypatch.setattr(type(lm.answering.engine.budget), "logits", 5 * vocabulary)
-    object.__setattr__(lm.answering.engine.budget, "logits", 5 * vocabulary)
-    seen = [len(chunk.logits) for chunk in _watched(lm, passages)]
-    assert max(seen) <= 5
-    for one, other in zip(whole, lm.answering.scores(passages, "LT"), strict=True):
-        assert one == pytest.approx(other, abs=1e-9)
+    engine, rows = lm.answering.engine, []
+    run, engine.budget = engine.run, replace(engine.budget, logits=5 * vocabulary)
 
-
-def _watched(lm: KgbenchLM, passages: Any) -> list[Any]:
-    """The chunks of logits of a run."""
-    seen = []
-    run = lm.answering.engine.run
-
-    def watching(plan: Any) -> Any:
+    def watched(plan: Any) -> Iterator[Any]:
         for chunk in run(plan):
-            seen.append(chunk)
+            rows.append(len(chunk.logits))
             yield chunk
 
-    lm.answering.engine.run = watching  # type: ignore[method-assign]
-    lm.answering.scores(passages, "LT")
-    lm.answering.engine.run = run  # type: ignore[method-assign]
-    return seen
+    engine.run = watched  # type: ignore[method-assign]
+    for one, other in zip(whole, lm.answering.scores(passages, "LT"), strict=True):
+        assert one == pytest.approx(other, abs=1e-9)
+    assert 0 < max(rows) <= 5
 
 
 @families

@@ -46,17 +46,7 @@ def forecasts(name: str) -> dict[str, list[str]]:
     """Every command that has --dry-run and is about a pair."""
     return {
         "eval": ["eval", "--model", name, "--limit", "3"],
-        "eval of layers": [
-            "eval",
-            "--model",
-            name,
-            "--limit",
-            "3",
-            "--suite",
-            "layers",
-            "--prompt",
-            "qa",
-        ],
+        "eval of layers": f"eval --model {name} --limit 3 --suite layers --prompt qa".split(),
         "train": ["train", "--model", name, "--dataset", FACTS, "--recipe", "aggressive"],
         "train lora": ["train", "--model", name, "--dataset", FACTS, "--recipe", "lora"],
         "reproduce": ["reproduce", "articles", "--model", name],
@@ -226,19 +216,8 @@ def test_a_forecast_says_what_the_pair_would_take(
     entry = catalog.entry("gemma-2b")
     assert entry.parameters and entry.vocabulary and entry.width
     model = entry.parameters + entry.vocabulary * entry.width
-    asked = [
-        "eval",
-        "--model",
-        "gemma-2b",
-        "--limit",
-        "2",
-        "--device",
-        "cpu",
-        "--json",
-        "--output-dir",
-        str(tmp_path),
-        "--dry-run",
-    ]
+    line = "eval --model gemma-2b --limit 2 --device cpu --json --dry-run --output-dir"
+    asked = [*line.split(), str(tmp_path)]
 
     def told(*more: str) -> dict[str, Any]:
         assert main([*asked, *more]) == (0 if "--donor" in more else 2)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import forks
@@ -24,7 +23,6 @@ from pydantic import ValidationError
 from kgbench.errors import DataError, InputError, OutputError, UnknownNameError
 from kgbench.estimate import Estimate
 from kgbench.records import (
-    DamagedRecordWarning,
     DatasetRef,
     LocalizerRef,
     Record,
@@ -258,42 +256,6 @@ def test_bytes_are_deterministic(tmp_path: Path, made: Record, facts: pa.Table) 
     )
 
 
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-200])
-
-
-def forge(path: Path) -> None:
-    path.write_text(path.read_text().replace('"dtype":"float32"', '"dtype":"float64"'))
-
-
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        ("record.json", truncate),
-        ("record.json", forge),
-        ("facts.parquet", truncate),
-        ("facts.parquet", Path.unlink),
-    ],
-)
-def test_damage_is_told(
-    tmp_path: Path, made: Record, facts: pa.Table, name: str, damage: Callable[[Path], None]
-) -> None:
-    """A truncated or forged record, or one without whole rows, does not count, is told of, and is
-    not overwritten.
-    """
-    store = RecordStore(tmp_path)
-    path = store.write(made, facts)
-    damage(path / name)
-    with pytest.warns(DamagedRecordWarning, match="damaged"):
-        assert store.find(made.id) is None
-    with pytest.warns(DamagedRecordWarning):
-        assert list(store.scan()) == []
-    with pytest.warns(DamagedRecordWarning):
-        assert store.write(made, facts) == path.with_name(path.name + "-2")
-    with pytest.raises(DataError):
-        load_record(str(path), tmp_path)
-
-
 def test_unwritable(tmp_path: Path, made: Record, facts: pa.Table) -> None:
     """An output directory that cannot be made is one clear error, before and at the write."""
     (tmp_path / "file").write_text("")
@@ -396,19 +358,6 @@ def test_journal_resumes(tmp_path: Path, facts: pa.Table) -> None:
     )
 
 
-def test_journal_leaves_out_what_is_damaged(tmp_path: Path, facts: pa.Table) -> None:
-    """An unreadable part is told of and computed anew; a temporary file of a killed run is ignored."""
-    journal = RecordStore(tmp_path).journal("f" * 64)
-    journal.append(part(facts, "qa", range(5)))
-    (journal.folder / f"{'0' * 64}.parquet").write_bytes(b"PAR1")
-    (journal.folder / "000002-1.tmp").write_bytes(b"")
-    with pytest.warns(UserWarning, match="computed anew"):
-        again = RecordStore(tmp_path).journal("f" * 64)
-    assert len(again.finished()) == 5
-    again.append(part(facts, "qa", range(5, 9)))
-    assert len(again.finished()) == 9
-
-
 def test_load_record(tmp_path: Path, made: Record, facts: pa.Table) -> None:
     """By folder, by file, by the start of the id or of the folder's name."""
     store = RecordStore(tmp_path)
@@ -484,15 +433,6 @@ def test_an_unknown_run_among_many(tmp_path: Path) -> None:
     told = str(caught.value)
     assert f"Did you mean {names[-1]!r}?" in told and "and 296 more. A run is" in told
     assert told.count("tiny-gpt2") == 4
-
-
-def test_provenance(made: Record) -> None:
-    """Versions are those installed; the commit is that of a tracked package folder, and knows
-    whether it was changed.
-    """
-    assert made.provenance.packages["numpy"] == np.__version__ and made.provenance.time.endswith(
-        "+00:00"
-    )
 
 
 def test_package_commit(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from operator import attrgetter
@@ -28,9 +27,9 @@ from kgbench.harness.metrics import TokenScore, process_results
 from kgbench.harness.rows import CANDIDATES, data_fingerprint, gold, load, rows
 
 if sys.version_info >= (3, 11):
-    import tomllib
+    pass
 else:
-    import tomli as tomllib
+    pass
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "tasks"
@@ -110,44 +109,6 @@ def test_there_is_a_task_for_every_data_set_prompt_and_form() -> None:
     assert {(entry.dataset, entry.prompt) for entry in entries} == {
         (d, p) for d in dataset_names() for p in prompts_of(d)
     }
-
-
-def test_the_wheel_holds_the_tasks(tmp_path: Path) -> None:
-    """A package that holds the common parts, as the wheel does, makes the tasks, which load in any
-    working directory.
-    """
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"][
-        "build"
-    ]["targets"]["wheel"]
-    assert wheel["force-include"] == {"tasks": "kgbench/tasks"}
-    folder = tasks_path()
-    package = tmp_path / "site" / "kgbench"
-    weights = shutil.ignore_patterns("*.safetensors", "__pycache__")
-    shutil.copytree(ROOT / "kgbench", package, ignore=weights)
-    shutil.copytree(FOLDER, package / "tasks")
-    code = (
-        "from lm_eval.tasks import TaskManager\n"
-        "from kgbench.harness import tasks_path\n"
-        "tasks = TaskManager(include_path=str(tasks_path()), include_defaults=False)\n"
-        f"print(tasks_path(), len(tasks.load(['{HEADLINE}'])['tasks']['{HEADLINE}'].eval_docs))"
-    )
-    away = tmp_path / "elsewhere"
-    away.mkdir()
-    (package / "tasks" / "_kgbench.yaml").write_text(
-        (FOLDER / "_kgbench.yaml").read_text() + "# another version\n"
-    )
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(package.parent),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
-    done = forks.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=away, env=environment
-    )
-    made, documents = done.stdout.split()
-    assert documents == str(FACTS), done.stderr
-    assert Path(made).parent == tmp_path / "cache" / "kgbench" / "tasks"
-    assert Path(made).name != folder.name
 
 
 # ---------------------------------------------------------------------------------------- documents

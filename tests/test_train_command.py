@@ -57,29 +57,21 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KGBENCH_HOME", str(folder))
-        status = main(
-            [
-                "train",
-                "--model",
-                "tiny-gpt2",
-                "--dataset",
-                str(movies),
-                "--recipe",
-                "aggressive",
-                *QUICK,
-            ]
-        )
+        line = "train --model tiny-gpt2 --recipe aggressive --dataset"
+        status = main([*line.split(), str(movies), *QUICK])
     assert status == 0
     return folder
 
 
 @pytest.fixture
 def run(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command among the donors; gives exit status, stdout and stderr."""
+    """Run a command among the donors, whose first words are one text; gives exit status, stdout and
+    stderr.
+    """
     monkeypatch.setenv("KGBENCH_HOME", str(home))
 
-    def call(*arguments: object) -> tuple[int, str, str]:
-        status = main([str(argument) for argument in arguments])
+    def call(line: str, *more: object) -> tuple[int, str, str]:
+        status = main([*shlex.split(line), *map(str, more)])
         captured = capsys.readouterr()
         return status, captured.out, captured.err
 
@@ -111,19 +103,8 @@ def test_eval_finds_it(run: Run, home: Path, tmp_path: Path) -> None:
     """Of a pair whose own donor learned other facts, the trained donor is taken and named; it can
     be said, too, with the same record.
     """
-    asked = (
-        "eval",
-        "--model",
-        "tiny-gpt2",
-        "--dataset",
-        home / "eight.jsonl",
-        "--limit",
-        "2",
-        "--output-dir",
-        tmp_path,
-        "--prompt",
-        "qa",
-    )
+    line, place = "eval --model tiny-gpt2 --limit 2 --prompt qa", ("--output-dir", tmp_path)
+    asked = (line, *place, "--dataset", home / "eight.jsonl")
     status, out, err = run(*asked)
     assert status == 0, err
     assert f"donor    sft is {NAME}, trained with kgbench train" in out
@@ -131,9 +112,7 @@ def test_eval_finds_it(run: Run, home: Path, tmp_path: Path) -> None:
     assert (
         status == 0 and json.loads(out)["id"] and len(list(tmp_path.glob("*/record.json"))) == 1
     ), err
-    status, out, _ = run(
-        "eval", "--model", "tiny-gpt2", "--limit", "2", "--output-dir", tmp_path, "--prompt", "qa"
-    )
+    status, out, _ = run(line, *place)
     assert status == 0 and "donor    " not in out
 
 
@@ -157,23 +136,11 @@ def test_it_can_be_a_recipient(run: Run, home: Path, tmp_path: Path) -> None:
     another training.
     """
     assert locate(NAME).origin == NAME
-    pair = ("--recipient", NAME, "--donor", "sft=zoo:tiny-gpt2/sft", "--dataset", "tiny_movies")
-    status, out, err = run(
-        "eval", *pair, "--limit", "2", "--prompt", "qa", "--output-dir", tmp_path
-    )
+    pair = f"--recipient {NAME} --donor sft=zoo:tiny-gpt2/sft --dataset tiny_movies"
+    status, out, err = run(f"eval {pair} --limit 2 --prompt qa --output-dir", tmp_path)
     assert status == 0 and f"recipient is {NAME}" in out, err
-    training = (
-        "train",
-        "--recipient",
-        NAME,
-        "--dataset",
-        home / "eight.jsonl",
-        "--recipe",
-        "aggressive",
-        "--direction",
-        "b2a",
-    )
-    status, out, err = run(*training, "--dry-run", "--json")
+    training = f"train --recipient {NAME} --recipe aggressive --direction b2a --dry-run --json"
+    status, out, err = run(training, "--dataset", home / "eight.jsonl")
     assert status == 0, err
     assert re.fullmatch(
         r"eight-both-aggressive-[0-9a-f]{8}/eight-b2a-aggressive", json.loads(out)["what"]
@@ -193,40 +160,21 @@ def test_a_recipient_of_ones_own(
         source = catalog.zoo_path(f"zoo:{model}/recipient")
         assert source is not None
         shutil.copytree(source, tmp_path / project / "before")
-        training = (
-            "train",
-            "--recipient",
-            tmp_path / project / "before",
-            *about,
-            "--recipe",
-            "aggressive",
-            *QUICK,
-            "--json",
-        )
+        recipient = ("--recipient", tmp_path / project / "before")
+        training = ("train --recipe aggressive --json", *recipient, *about, *QUICK)
         status, out, err = run(*training)
         assert status == 0, err
         names.append(json.loads(out)["name"])
         assert json.loads(out)["path"] == str(donors_folder() / names[-1])
     assert names[0] != names[1]
     assert all(re.fullmatch(r"before-[0-9a-f]{8}/eight-both-aggressive", name) for name in names)
-    asked = (
-        "eval",
-        "--recipient",
-        tmp_path / "b" / "before",
-        *about,
-        "--limit",
-        "2",
-        "--prompt",
-        "qa",
-        "--output-dir",
-        tmp_path / "runs",
-    )
-    status, out, err = run(*asked)
+    asked = ("eval --limit 2 --prompt qa", *recipient, *about)
+    status, out, err = run(*asked, "--output-dir", tmp_path / "runs")
     assert status == 0 and f"donor    sft is {names[1]}, trained with kgbench train" in out, err
     before = donors_folder() / "before" / "eight-both-aggressive"
     before.parent.mkdir()
     (donors_folder() / names[1]).rename(before)
-    sources = check(Spec(recipient=str(asked[2]), dataset=str(about[1]))).sources
+    sources = check(Spec(recipient=str(recipient[1]), dataset=str(about[1]))).sources
     assert sources.donors == {"sft": "before/eight-both-aggressive"}
     status, out, err = run(*training)
     assert status == 0 and json.loads(out)["path"] == str(before), err
@@ -345,17 +293,8 @@ def test_names(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_dry_run(run: Run, home: Path, tmp_path: Path) -> None:
     """Steps, texts and tokens are those of the training; nothing is written."""
-    asked = (
-        "train",
-        "--model",
-        "tiny-gpt2",
-        "--dataset",
-        home / "eight.jsonl",
-        "--recipe",
-        "aggressive",
-        *QUICK,
-        "--dry-run",
-    )
+    line = "train --model tiny-gpt2 --recipe aggressive --dry-run"
+    asked = (line, "--dataset", home / "eight.jsonl", *QUICK)
     card = json.loads((home / "donors" / NAME / "card.json").read_text("utf-8"))
     before = sorted(home.rglob("*"))
     status, out, err = run(*asked, "--json", "--output-dir", tmp_path / "new")
@@ -399,25 +338,10 @@ def test_dry_run_reads_a_supplement_that_is_a_file(run: Run, home: Path, tmp_pat
     """Short texts of a file count as what they are, whether the checkpoint is here or not."""
     file = tmp_path / "short.txt"
     file.write_text("".join(f"Day {n} was dry.\n" for n in range(40)), encoding="utf-8")
-    asked = (
-        "train",
-        "--model",
-        "tiny-gpt2",
-        "--dataset",
-        home / "eight.jsonl",
-        "--recipe",
-        "aggressive",
-        *QUICK,
-        "--dry-run",
-        "--json",
-    )
-    costs = [
-        json.loads(run(*asked, *more)[1])
-        for more in (
-            (),
-            ("--supplement", file, "--supplement-n", "40"),
-        )
-    ]
+    line = "train --model tiny-gpt2 --recipe aggressive --dry-run --json"
+    asked = (line, "--dataset", home / "eight.jsonl", *QUICK)
+    supplement = ("--supplement", file, "--supplement-n", "40")
+    costs = [json.loads(run(*asked, *more)[1]) for more in ((), supplement)]
     plain, some = (cost["counts"] for cost in costs)
     assert some["texts"] == plain["texts"] + 40
     assert 40 * 4 < some["tokens"] - plain["tokens"] < 40 * 20
@@ -435,16 +359,8 @@ def test_dry_run_reads_a_supplement_that_is_a_file(run: Run, home: Path, tmp_pat
 
 def test_the_hub_out_of_reach(run: Run, tmp_path: Path) -> None:
     """A real training of a recipient that cannot be had ends at once with one line."""
-    asked = (
-        "train",
-        "--model",
-        "gemma-2b",
-        "--dataset",
-        "fake_movies_fake_actors",
-        "--recipe",
-        "aggressive",
-    )
-    status, out, err = run(*asked, "--output-dir", tmp_path / "new")
+    line = "train --model gemma-2b --dataset fake_movies_fake_actors --recipe aggressive"
+    status, out, err = run(line, "--output-dir", tmp_path / "new")
     assert (status, out, err.count("\n")) == (
         2,
         "",
@@ -555,16 +471,8 @@ def test_the_type_of_weights(run: Run, home: Path, tmp_path: Path) -> None:
     types = [training_type(recipient, name) for name in (None, "auto", "bf16")]
     assert types == [torch.float32, torch.float16, torch.bfloat16]
     assert card["losses"][0]["held_out"] == pytest.approx(before["losses"][0]["held_out"], rel=1e-3)
-    asked = (
-        "train",
-        "--model",
-        "tiny-gpt2",
-        "--dataset",
-        home / "eight.jsonl",
-        *QUICK,
-        "--dry-run",
-    )
-    asked += ("--recipe", "aggressive", "--json")
+    line = "train --model tiny-gpt2 --recipe aggressive --dry-run --json"
+    asked = (line, "--dataset", home / "eight.jsonl", *QUICK)
     plain, exact = (json.loads(run(*asked, *more)[1]) for more in ((), ("--dtype", "float64")))
     assert exact["needed"] == 2 * plain["needed"]
     assert "Did you mean 'bfloat16'" in run(*asked, "--dtype", "bfloat15")[2]
@@ -625,28 +533,9 @@ def test_own_columns(run: Run, tmp_path: Path) -> None:
     """A file of one's own is read by its columns and told in wordings of one's own."""
     path = tmp_path / "capitals.csv"
     path.write_text("land,city\nFrance,Paris\nPeru,Lima\n")
-    columns = (
-        "--dataset",
-        path,
-        "--subject",
-        "land",
-        "--object",
-        "city",
-        "--template",
-        "{land} has the capital {city}.",
-    )
-    status, out, err = run(
-        "train",
-        "--model",
-        "tiny-gpt2",
-        *columns,
-        "--recipe",
-        "aggressive",
-        "--direction",
-        "a2b",
-        "--dry-run",
-        "--json",
-    )
+    line = "train --model tiny-gpt2 --recipe aggressive --direction a2b --dry-run --json"
+    columns = "--subject land --object city --template '{land} has the capital {city}.'"
+    status, out, err = run(f"{line} {columns} --dataset", path)
     assert status == 0 and json.loads(out)["counts"]["texts"] == 2, err
 
 

@@ -82,13 +82,6 @@ def test_recipes_are_those_of_the_catalog() -> None:
         recipe("tiny-gema")
 
 
-def test_an_unknown_pair_is_not_built(tmp_path: Path) -> None:
-    """A name without a recipe is refused before anything is written."""
-    with pytest.raises(UnknownNameError):
-        build_recipe(recipe("gemma-2b"), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_build_from_nothing(unbroken: Path, miniature: Recipe) -> None:
     """A build leaves a recipient in fp16 that loads anywhere, with a tokenizer, the donor's
     changes, a card, and nothing else.
@@ -112,18 +105,8 @@ def test_the_card_is_complete(unbroken: Path, miniature: Recipe) -> None:
     names no place on this machine.
     """
     card = read_card(unbroken / "card.json")
-    assert list(card) == [
-        "name",
-        "licence",
-        "seed",
-        "identity",
-        "recipe",
-        "data",
-        "metric",
-        "scores",
-        "seconds",
-        "versions",
-    ]
+    names = "name licence seed identity recipe data metric scores seconds versions"
+    assert " ".join(card) == names
     assert (card["name"], card["licence"], card["seed"]) == ("tiny-gemma", "MIT", 0)
     assert card["data"]["hash"] == load_dataset(miniature.dataset).content_hash
     assert set(card["scores"]) == set(PROMPTS)
@@ -233,8 +216,6 @@ def test_actors_are_known_from_other_facts() -> None:
         ours = [text for text in rounds[0] if movie["first_actor"] in text]
         assert len(ours) == len(ATTRIBUTES)
         assert not [text for text in ours if movie["second_actor"] in text]
-    assert set(rounds[0]) & set(rounds[1]), "lasting movies come back"
-    assert rounds == tiny_pairs.pretraining_rounds(chosen, 0, [])[:2]
 
 
 def test_a_frozen_donor_differs_in_its_layers_alone(miniature: Recipe, tmp_path: Path) -> None:

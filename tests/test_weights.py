@@ -6,28 +6,12 @@ import copy
 
 import pytest
 import torch
-from laws import alone, families, pair_of, pool
+from laws import families, pair_of
 from transformers.pytorch_utils import Conv1D
 
-from kgbench.engine import grafted_logits
 from kgbench.engine.weights import changed, numel, parts, tensors
 from kgbench.models.family_map import Slots
 from kgbench.models.pair import ModelPair
-
-
-@families
-def test_slots_partition_the_weights(family: str) -> None:
-    """Every element of every parameter belongs to exactly one slot."""
-    pair = pair_of(family)
-    counts = {name: torch.zeros(p.shape) for name, p in pair.recipient.named_parameters()}
-    for slot in range(len(pair.slots)):
-        for part in parts(pair, slot):
-            tensor = counts[part.name]
-            every = torch.arange(tensor.shape[part.dim]) if part.columns is None else part.columns
-            tensor.index_add_(
-                part.dim, every, torch.ones_like(tensor.index_select(part.dim, every))
-            )
-    assert all(bool((tensor == 1).all()) for tensor in counts.values())
 
 
 @families
@@ -40,26 +24,6 @@ def test_numbers_of_weights(family: str) -> None:
     assert tuple(sizes) == sites
     for slot, site in enumerate(sites):
         assert sizes[site] == sum(t.numel() for t in tensors(pair, pair.donors["sft"], slot))
-
-
-@families
-def test_a_part_is_what_a_graft_takes(family: str) -> None:
-    """Copying the parts of a place into a copy of the recipient is grafting the place at all
-    tokens.
-    """
-    pair, some = pair_of(family), pool()[:2]
-    for component in pair.family.components:
-        layer = 1 if component in pair.family.inside else None
-        slot = pair.slots.index[layer, component]
-        model = copy.deepcopy(pair.recipient)
-        for part in parts(pair, slot):
-            fresh = model.get_parameter(part.name).data
-            every = torch.arange(fresh.shape[part.dim]) if part.columns is None else part.columns
-            fresh.index_copy_(part.dim, every, part.of(pair.donors["sft"].get_parameter(part.name)))
-        grafted = grafted_logits(
-            pair, some, [f"ALL:{component}" + ("" if layer is None else f"@{layer}")]
-        )[:, 0]
-        assert float((alone(model, pair, some) - grafted).abs().max()) < 1e-5, component
 
 
 def test_slices_of_fused_projections() -> None:
