@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 from itertools import cycle
@@ -14,7 +13,6 @@ from types import MappingProxyType
 import pytest
 from interventions import KINDS
 from nightly import nightly
-from pages import DOCS, PAGES
 
 from kgbench.cli import main
 from kgbench.localizers import COSTS, AbstractLocalizer, create, names
@@ -155,18 +153,6 @@ def test_wrong_input(
     captured = capfd.readouterr()
     assert told in captured.err
     assert captured.err.count("\n") == 1 and captured.out == ""
-
-
-def test_the_six_steps_show_commands_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every command of the guide has a help of its own, with the options that are shown."""
-    guide = PAGES[DOCS / "guides" / "your-method.md"]
-    shown = re.findall(r"`kgbench ([^`]+)`", guide)
-    assert {line.split()[0] for line in shown} >= {"new-localizer", "check-localizer", "eval", "ls"}
-    for line in (line for line in shown if not line.startswith("-")):
-        name, *words = line.split()
-        assert main([name, "--help"]) == 0
-        told = capsys.readouterr().out
-        assert all(word in told for word in words if word.startswith("--")), line
 
 
 def test_localizers_are_listed_with_what_they_take(capsys: pytest.CaptureFixture[str]) -> None:
