@@ -78,22 +78,13 @@ ODD = st.sampled_from(
         '"',
         "'",
         ",",
-        "\\",
         "{",
         "}",
+        "\\",
+        *"\u2028\u2029\x85\n\t\ufeffé東🎬\x1c",
         "{{a}}",
         "{0!r}",
-        "\u2028",
-        "\u2029",
-        "\x85",
-        "\n",
         "\r\n",
-        "\t",
-        "\ufeff",
-        "é",
-        "東",
-        "🎬",
-        "\x1c",
     ]
 )
 PIECES = (
@@ -270,21 +261,10 @@ def test_builtin_prompts_are_used_where_they_fit(run) -> None:
         answer.status == 0 and "    headline " in answer.out and " movie_title " not in answer.out
     )
     assert "--prompt" not in answer.out
-    titled = (
-        "--column",
-        "movie_title=film",
-        "--column",
-        "first_actor=actor",
-        "--subject",
-        "film",
-        "--object",
-        "costar",
-    )
-    assert (
-        "    control         [FE+M: The New Walk] [R: stars] Alan Collins and → Joanne Moran"
-        in run("cast.csv", *titled, "--force").out
-    )
-    answer = run("cast.csv", *titled, "--force")
+    columns = "--column movie_title=film --column first_actor=actor"
+    answer = run(f"cast.csv {columns} --subject film --object costar --force")
+    shown = "    control         [FE+M: The New Walk] [R: stars] Alan Collins and → Joanne Moran"
+    assert shown in answer.out
     assert (
         "--dataset cast.jsonl --prompt " in answer.out
         and "--kgbench-dataset cast.jsonl --kgbench-prompt " in answer.out
@@ -385,16 +365,6 @@ def test_a_subject_that_stands_twice_is_told(run, text: str, number: int) -> Non
     assert answer.err == (warning if number > 1 else "")
 
 
-def test_one_fact_is_told_as_one(run) -> None:
-    """Numbers agree with their nouns."""
-    Path("own.csv").write_text("subject,object\na,b\n,\n")
-    answer = run("own.csv --template 'ask={subject} met'")
-    assert (
-        answer.out.startswith("wrote own.jsonl: 1 fact of own.csv,")
-        and "1 fact is too few" in answer.err
-    )
-
-
 def test_the_column_of_ids_can_be_asked_for_under_another_name(run) -> None:
     """A column id names the facts; the way round that is told works."""
     Path("own.csv").write_text("id,country\n7,a\n8,b\n")
@@ -407,16 +377,8 @@ def test_the_column_of_ids_can_be_asked_for_under_another_name(run) -> None:
             f"column 'id' names the facts, so it cannot be the {role}; call it otherwise, as by"
             f" {way}" in told
         )
-        assert (
-            run(
-                f"own.csv --{other} country",
-                *way.split(),
-                "--template",
-                "ask={subject} met",
-                "--force",
-            ).status
-            == 0
-        )
+        line = f"own.csv --{other} country {way} --template 'ask={{subject}} met' --force"
+        assert run(line).status == 0
     told = refused(run("own.csv --subject country --object town --template 'ask={subject} met'"))
     assert told.endswith("no column 'town' to be the object; there are id, country\n")
 
@@ -461,7 +423,7 @@ def test_a_file_is_replaced_only_by_force(run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("line", "told"),
     [
         ("nowhere.csv", "nowhere.csv: cannot be read"),
         ("tiny_movies", "expected a file that ends with .jsonl, .csv, .tsv, .json or .parquet"),
@@ -470,64 +432,35 @@ def test_a_file_is_replaced_only_by_force(run) -> None:
             "cast.csv --subject acter --object costar",
             "no column 'acter' to be the subject; there are actor, costar, film",
         ),
-        ("cast.csv --subject actor --object costar --template stars", "expected KEY=VALUE"),
-        ("cast.csv --subject actor --object costar --column film", "expected KEY=VALUE"),
-        (
-            "cast.csv --subject actor --object costar --template 'a={actor'",
-            "cannot read the template",
-        ),
-        (
-            "cast.csv --subject actor --object costar --template 'a={actr} met'",
-            "needs the field 'actr'",
-        ),
-        (
-            "cast.csv --subject actor --object costar --template 'a={film} has'",
-            "no facts left (6 without the subject in the prompt): every 'actor' needs one 'costar', and a "
-            "template {actor}",
-        ),
         (
             "cast.csv --column subject=actor --object costar --template 'a=he has'",
             "does not mention the subject: write {subject} in its template",
         ),
+        ("ROLES --template stars", "expected KEY=VALUE"),
+        ("ROLES --column film", "expected KEY=VALUE"),
+        ("ROLES --template 'a={actor'", "cannot read the template"),
+        ("ROLES --template 'a={actr} met'", "needs the field 'actr'"),
         (
-            "cast.csv --subject actor --object costar --template 'a={actor} {x:met}'",
-            "unknown region 'x'",
+            "ROLES --template 'a={film} has'",
+            "no facts left (6 without the subject in the prompt): every 'actor' needs one 'costar', "
+            "and a template {actor}",
         ),
-        (
-            "cast.csv --subject actor --object costar --template 'headline={actor} met'",
-            "as a built-in prompt is",
-        ),
-        (
-            f"cast.csv --subject actor --object costar --template '{STARS}' -o out.json",
-            "give a name that ends with .jsonl",
-        ),
-        (
-            f"cast.csv --subject actor --object costar --template '{STARS}' -o dir.jsonl --force",
-            "dir.jsonl cannot be written: Is a directory",
-        ),
-        (
-            f"cast.csv --subject actor --object costar --template '{STARS}' -o cast.csv/out.jsonl",
-            "cannot be written",
-        ),
-        (
-            f"cast.csv --subject actor --object costar --template '{STARS}' --name ' '",
-            "expected a name that is not empty",
-        ),
-        (
-            f"cast.csv --subject actor --object costar --template '{STARS}' --name ../up",
-            "cannot be that of a file here",
-        ),
-        (
-            f"cast.csv --subject actor --object costar --template '{STARS}' --limit 0",
-            "0 is not in the range",
-        ),
+        ("ROLES --template 'a={actor} {x:met}'", "unknown region 'x'"),
+        ("ROLES --template 'headline={actor} met'", "as a built-in prompt is"),
+        ("FACTS -o out.json", "give a name that ends with .jsonl"),
+        ("FACTS -o dir.jsonl --force", "dir.jsonl cannot be written: Is a directory"),
+        ("FACTS -o cast.csv/out.jsonl", "cannot be written"),
+        ("FACTS --name ' '", "expected a name that is not empty"),
+        ("FACTS --name ../up", "cannot be that of a file here"),
+        ("FACTS --limit 0", "0 is not in the range"),
     ],
 )
-def test_wrong_input_writes_nothing(run, options: str, told: str) -> None:
+def test_wrong_input_writes_nothing(run, line: str, told: str) -> None:
     """Every mistake is one line with status 2, and leaves no file, finished or half-written."""
     Path("dir.jsonl").mkdir()
     before = sorted(Path().iterdir())
-    assert told in refused(run(options))
+    line = line.replace("FACTS", f"ROLES --template '{STARS}'")
+    assert told in refused(run(line.replace("ROLES", "cast.csv --subject actor --object costar")))
     assert sorted(Path().iterdir()) == before
 
 

@@ -5,8 +5,6 @@ a checkpoint's folder.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -431,13 +429,3 @@ def test_a_law_that_fails_is_status_1(
     assert json.loads(said.out)["model_type"] == "qwen3"
     assert "does not hold: every weight belongs to a component: 3 weights" in said.err
     assert "mlp.scale" in said.err
-
-
-def test_help_needs_no_torch() -> None:
-    """The help of the command loads neither torch nor transformers."""
-    code = (
-        "import sys; from kgbench.cli import main; main(['family', 'infer', '--help']); print([m"
-        " for m in sys.modules if m == 'torch'])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("[]\n")

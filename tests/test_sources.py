@@ -103,17 +103,8 @@ def test_both_forms_of_counterfact_give_the_same_facts(run: Run) -> None:
 def test_other_columns_can_be_the_object_or_a_field(run: Run) -> None:
     """Such as the false target, which a finetune can be taught."""
     file = write("counterfact")
-    options = (
-        "--relation",
-        "P103",
-        "--object",
-        "target_false",
-        "--column",
-        "truth=target_true",
-        "-o",
-        "mine.jsonl",
-    )
-    assert run(f"--source counterfact {file}", *options).status == 0
+    options = "--relation P103 --object target_false --column truth=target_true -o mine.jsonl"
+    assert run(f"--source counterfact {file} {options}").status == 0
     for fact, (_, truth) in zip(load_dataset("mine.jsonl").facts, PEOPLE, strict=True):
         assert (fact.fields["object"], fact.fields["truth"]) == ("Klingon", truth)
 
