@@ -60,19 +60,8 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """
 
     def evaluated(*arguments: str) -> dict[str, object]:
-        where = (
-            "--model",
-            "tiny-gpt2",
-            "--limit",
-            "8",
-            "--prompt",
-            "headline",
-            "--output-dir",
-            str(tmp_path),
-            "--json",
-            "-q",
-        )
-        assert main(["eval", *arguments, *where]) == 0
+        where = "--model tiny-gpt2 --limit 8 --prompt headline --json -q --output-dir"
+        assert main(["eval", *arguments, *where.split(), str(tmp_path)]) == 0
         answer: dict[str, object] = json.loads(capsys.readouterr().out)
         return answer
 

@@ -163,13 +163,8 @@ def test_fixtures(repository: Path) -> None:
         prompts=("headline",),
     )
     before = run_job(spec, Settings(output_dir=repository / "before"))
-    arguments = (
-        "--kgbench-limit",
-        "12",
-        "--kgbench-prompt",
-        "headline",
-    )
-    done = session(repository / "tests", "-n", "2", *arguments, plugins=SPREAD)
+    options = "-n 2 --kgbench-limit 12 --kgbench-prompt headline"
+    done = session(repository / "tests", *options.split(), plugins=SPREAD)
     assert (done.returncode, counts(done)) == (0, {"passed": 4}), done.stdout
     assert list(loads(repository).values()) == [2, 2]
     (kept,) = records_in(repository / "saved")

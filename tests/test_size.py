@@ -360,16 +360,9 @@ def test_the_command(folders: Folders, tmp_path: Path, capsys: pytest.CaptureFix
     """`kgbench eval` takes the options, and refuses a map that is none and two ways of saying
     where.
     """
-    job = [
-        "eval",
-        "--recipient",
-        str(folders["recipient"]),
-        "--donor",
-        f"sft={folders['sft']}",
-        "--dataset",
-        DATASET,
-    ]
-    job += ["--prompt", "headline", "--limit", "2", "--output-dir", str(tmp_path)]
+    job = f"eval --dataset {DATASET} --prompt headline --limit 2".split()
+    job += ["--recipient", str(folders["recipient"]), "--donor", f"sft={folders['sft']}"]
+    job += ["--output-dir", str(tmp_path)]
     outputs = []
     for options in ((), ("--device-map", "auto")):
         assert cli.main([*job, *options]) == 0

@@ -26,11 +26,6 @@ from kgbench.harness import ShippedTask, shipped_tasks, task_files, tasks_path
 from kgbench.harness.metrics import TokenScore, process_results
 from kgbench.harness.rows import CANDIDATES, data_fingerprint, gold, load, rows
 
-if sys.version_info >= (3, 11):
-    pass
-else:
-    pass
-
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "tasks"
 HEADLINE = "kgbench_tiny_movies_headline"
