@@ -245,6 +245,13 @@ def test_controls_have_a_table_of_their_own(tmp_path: Path) -> None:
     )
     assert {*run.record.by_prompt} == {"trigger", "trigger (off)"}
     assert all(row.n == 2 for row in run.record.rows)
+    (rows,) = (run.record.contrast or {}).values()
+    table = {row.graft: row for row in run.record.by_prompt["trigger"].values()}
+    controls = run.record.by_prompt["trigger (off)"]
+    for row in rows:
+        apart = table[row.graft].logprob.value - controls[row.graft].logprob.value
+        assert row.difference.value == pytest.approx(apart, abs=1e-4)
+    assert "cases minus controls" in str(run)
     ref = run.record.identity.readout
     assert ref is not None and ref.parameters == {"texts": [" alongside", " with"]}
     for named, wanted in (("foil", InputError), ("first_token", InputError)):

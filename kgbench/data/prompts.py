@@ -19,6 +19,7 @@ from kgbench.data.facts import Dataset, Fact, load_dataset
 from kgbench.data.templates import Template, parse_template, whole_words
 from kgbench.errors import InputError, RegionError, UnknownNameError
 from kgbench.resources import read_toml
+from kgbench.stats.contrast import CONTROLS
 
 WITHHELD = (
     "an intervention gets prompts without their answer, which treat and fitted are not to know; "
@@ -49,7 +50,7 @@ class Prompt:
     @property
     def label(self) -> str:
         """Its name in tables: cases that are not to show a behaviour are a prompt of their own."""
-        return self.name if self.group == "on" else f"{self.name} ({self.group})"
+        return self.name if self.group == "on" else f"{self.name}{CONTROLS}"
 
 
 class Question(Prompt):

@@ -424,6 +424,16 @@ class Result(Strict):
         return self.model_dump(mode="json", include=set(Result.model_fields), exclude_none=True)
 
 
+class Contrast(Strict):
+    """What the cases of a prompt have beyond its controls, under one configuration."""
+
+    graft: str
+    difference: Stored
+    """Mean of the cases minus mean of the controls, on the metric of the ratios."""
+    recovery: Stored
+    """Share of what finetuning added to that difference."""
+
+
 class Record(Result):
     """The result of one evaluation with its figures."""
 
@@ -440,6 +450,8 @@ class Record(Result):
     """By prompt: recovery at growing budgets."""
     planted: Planted | None = None
     """Comparison of the ranking with the ground truth."""
+    contrast: dict[str, tuple[Contrast, ...]] | None = None
+    """By prompt, where it has controls."""
 
     @property
     def by_prompt(self) -> dict[str, dict[str, Row]]:
@@ -491,6 +503,7 @@ class Record(Result):
             "synergy": plain(self.synergy),
             "first_tokens": first_tokens,
             **({"curve": plain(self.curve)} if self.curve else {}),
+            **({"contrast": plain(self.contrast)} if self.contrast else {}),
             **({"planted": self.planted.answer()} if self.planted is not None else {}),
             "verdict": self.verdict,
         }

@@ -72,7 +72,7 @@ def record_report(record: Record, width: float | None = None) -> Report:
     while count > 1 and max(map(table_width, tables)) > (width or text_width()):
         count -= 1
         tables = _tables(record, metrics[:count])
-    parts: list[Table | Lines] = [*tables, *_ranking(record)]
+    parts: list[Table | Lines] = [*tables, *_contrasts(record), *_ranking(record)]
     if record.planted is not None:
         parts += planted_parts(record.planted)
     notes = _run_notes(record)
@@ -115,6 +115,17 @@ def _remarks(record: Record) -> list[str]:
 def _tables(record: Record, metrics: Sequence[str]) -> list[Table]:
     prompts = record.by_prompt.values()
     return [_prompt_table(list(rows.values()), metrics) for rows in prompts]
+
+
+def _contrasts(record: Record) -> list[Table]:
+    """What cases have beyond their controls, by prompt."""
+    tables = []
+    for prompt, rows in (record.contrast or {}).items():
+        body: list[list[Cell]] = [[row.graft, row.difference, row.recovery] for row in rows]
+        heads = ["graft", f"{record.metric}, on − off", "recovery of that"]
+        title = f"{prompt}: cases minus controls, with Welch's and Fieller's intervals"
+        tables.append(Table(title, heads, body, GRAFT_WIDTH))
+    return tables
 
 
 def _prompt_table(rows: Sequence[Row], metrics: Sequence[str]) -> Table:

@@ -174,7 +174,7 @@ def stratified_mean(strata: Sequence[Array], support: tuple[float, float]) -> Es
     centre = float(np.mean([part.mean for part in parts]))
     variances = np.array([part.variance for part in parts]) / len(strata) ** 2
     freedom = satterthwaite([(part.size - 1, part.variance) for part in parts])
-    margin = _quantile(freedom, LEVEL) * sqrt(variances.sum())
+    margin = student_quantile(freedom, LEVEL) * sqrt(variances.sum())
     low, high, pooled = centre - margin, centre + margin, np.concatenate(strata)
     if support[0] <= pooled.min() and pooled.max() <= support[1]:
         low, high = max(support[0], low), min(support[1], high)
@@ -254,7 +254,7 @@ def ratio(numerator: Array, denominator: Array) -> Estimate:
     a, b, weight = float(above.sum()), float(below.sum()), _imagined(LEVEL)
     count, added = n + 2 * weight, 2 * weight * _reach(denominator) ** 2
     # (A - r B)² = c (N (Sxx - 2 r Sxy + r² Syy) - (A - r B)²) at the ends, c = t² / (N - 1)
-    c = _quantile(count - 1, LEVEL) ** 2 / (count - 1)
+    c = student_quantile(count - 1, LEVEL) ** 2 / (count - 1)
     square = (1 + c) * b * b - c * count * (float(below @ below) + added)
     middle = (1 + c) * a * b - c * count * float(above @ below)
     rest = (1 + c) * a * a - c * count * (float(above @ above) + added)
@@ -269,7 +269,7 @@ def divides(denominator: Array) -> bool:
     centre = float(values.sum()) / count
     squares = float(values @ values) + 2 * weight * _reach(denominator) ** 2 - count * centre**2
     error = sqrt(max(0.0, squares) / ((count - 1) * count))
-    return n > 1 and abs(centre) > _quantile(count - 1, LEVEL) * error > 0
+    return n > 1 and abs(centre) > student_quantile(count - 1, LEVEL) * error > 0
 
 
 def standard_errors(estimate: Estimate) -> float:
@@ -281,7 +281,7 @@ def standard_errors(estimate: Estimate) -> float:
     centre = estimate.n * value / count
     # The end towards 0 is never cut at the bounds of the score.
     margin = abs(centre - (low if value > 0 else high))
-    return abs(centre) / margin * _quantile(count - 1, LEVEL) if margin else inf
+    return abs(centre) / margin * student_quantile(count - 1, LEVEL) if margin else inf
 
 
 @lru_cache(maxsize=64)
@@ -500,7 +500,8 @@ def _imagined(level: float) -> float:
 
 
 @lru_cache(maxsize=8192)
-def _quantile(freedom: float, level: float) -> float:
+def student_quantile(freedom: float, level: float) -> float:
+    """Half the width of Student's central interval of a level, in standard errors."""
     return float(stdtrit(freedom, (1 + level) / 2))
 
 
@@ -510,7 +511,7 @@ def _student(
     """Student's interval from n, mean and sum of squares, with imagined facts at the ends."""
     weight, ends = (_imagined(level), ends) if ends is not None else (0.0, (value, value))
     sample = _with_imagined(value, spread, n, ends, weight)
-    margin = _quantile(sample.size - 1, level) * sqrt(sample.variance)
+    margin = student_quantile(sample.size - 1, level) * sqrt(sample.variance)
     return sample.mean - margin, sample.mean + margin
 
 

@@ -20,6 +20,7 @@ from kgbench.records import (
     FIGURES,
     NO_INTERVAL_OF_RANKS,
     NOT_APPLICABLE,
+    Contrast,
     Curve,
     CurvePoint,
     Effect,
@@ -40,6 +41,7 @@ from kgbench.sites.configurations import (
     complements,
     parse_top,
 )
+from kgbench.stats.contrast import CONTROLS, contrast, contrast_recovery
 from kgbench.stats.intervals import WEAK, Array, difference, mean, median, standard_errors
 from kgbench.stats.prior import LADDER, Priors, answer_counts, donors_of, name_prior, priors_of
 from kgbench.stats.ranking_quality import average_precision, chance_precision
@@ -86,6 +88,8 @@ class Summary:
     """By prompt, where sites were ranked."""
     verdict: str
     """One plain sentence."""
+    contrast: dict[str, tuple[Contrast, ...]] | None = None
+    """By prompt, where it has controls."""
 
 
 def summarize(
@@ -155,7 +159,25 @@ def summarize(
     doubts = Priors(donors_of(rows), answers, limited).doubts(metric)
     sentence = verdict(rows, metric, curves, doubts)
     baselines = {"name_prior": priors} if priors else {}
-    return Summary(metric, tuple(rows), synergies, baselines, answers, curves, sentence)
+    contrasts = _contrasts(prompts, metric)
+    return Summary(metric, tuple(rows), synergies, baselines, answers, curves, sentence, contrasts)
+
+
+def _contrasts(
+    prompts: Sequence[PromptColumns], metric: str
+) -> dict[str, tuple[Contrast, ...]] | None:
+    """Contrasts of the prompts that have controls; None where none has."""
+    scores = {prompt.name: prompt.scores(metric) for prompt in prompts}
+    by_prompt = {}
+    for name, on in scores.items():
+        if (off := scores.get(f"{name}{CONTROLS}")) is None:
+            continue
+        rows = []
+        for graft in on:
+            figures = contrast(on, off, graft), contrast_recovery(on, off, graft)
+            rows.append(Contrast(graft=graft, difference=figures[0], recovery=figures[1]))
+        by_prompt[name] = tuple(rows)
+    return by_prompt or None
 
 
 def _donors(prompts: Sequence[PromptColumns]) -> Iterator[tuple[str, dict[str, Estimate]]]:
