@@ -378,7 +378,7 @@ def test_ctrl_c_ends_serving(tmp_path: Path) -> None:
     assert (process.returncode, errors) == (0, "")
 
 
-@pytest.mark.parametrize("command", [["build"], ["check"], ["build", "--serve"]])
+@pytest.mark.parametrize("command", [["build"], ["build", "--check"], ["build", "--serve"]])
 def test_a_board_that_is_not_there_is_an_error(
     tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -401,6 +401,8 @@ def test_a_port_that_is_taken_is_said_so(capsys: pytest.CaptureFixture[str]) -> 
     """Where the port cannot be had, the error names it and the option, as where none is asked."""
     assert main(["leaderboard", "build", "--port", "1"]) == 2
     assert "--port is for --serve" in capsys.readouterr().err
+    assert main(["leaderboard", "build", "--check", "--serve"]) == 2
+    assert "give one of them" in capsys.readouterr().err
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
