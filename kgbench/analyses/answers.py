@@ -81,9 +81,9 @@ class ScoredAnswer:
 # ------------------------------------------------------------------------------------ candidates
 
 
-def continuation(encoder: Encoder, prompt: Prompt, name: str) -> str:
-    """The answer as text after a prompt, with a blank before it unless the prompt ends with one."""
-    return name if f"{prompt.text}{encoder.after}"[-1].isspace() else f" {name}"
+def continuation(text: str, name: str) -> str:
+    """The answer as text after another, with a blank before it unless that ends with one."""
+    return name if text[-1].isspace() else f" {name}"
 
 
 def encode_candidates(
@@ -97,8 +97,8 @@ def encode_candidates(
     Raises:
         RegionError: The prompt's tokens are not a prefix of those of prompt and candidate.
     """
-    text, encoded = f"{encoder.before}{prompt.text}{encoder.after}", encoder(prompt)
-    texts = [text + continuation(encoder, prompt, name) for name in names]
+    encoded = encoder(prompt)
+    texts = [encoded.text + continuation(encoded.text, name) for name in names]
     special = not encoder.chat_template
     rows = encoder.tokenizer(texts, add_special_tokens=special)["input_ids"]
     if any(tuple(ids[: len(encoded.ids)]) != encoded.ids for ids in rows):
@@ -212,7 +212,7 @@ def score_prompts(
     for prompt in prompts:
         encoded, candidates = encode_candidates(encoder, prompt, names)
         _check_length(engine, prompt, candidates)
-        of_eval, answer = pair.encoded(prompt), continuation(encoder, prompt, prompt.target)
+        of_eval, answer = pair.encoded(prompt), continuation(encoded.text, prompt.target)
         if of_eval.blanks:
             answer = answer.lstrip()
         alternatives = first_tokens(texts, answer, of_eval.target)
