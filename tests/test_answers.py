@@ -44,7 +44,7 @@ from kgbench.records import RecordStore
 from kgbench.report import to_text
 from kgbench.runner import Settings, Spec, load_prompts, run_job
 from kgbench.stats import recovery
-from kgbench.testing import pico_pair, pico_tokenizer
+from kgbench.testing import pico_pair
 
 NAMES = (
     "Ana Lee",
