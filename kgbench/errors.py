@@ -206,6 +206,7 @@ _ARGUMENTS = {
     "donor": "donors",
     "graft": "grafts",
     "localizer_arg": "localizer_args",
+    "readout_arg": "readout_args",
     "prompt": "prompts",
     "template": "prompts",
 }

@@ -81,11 +81,11 @@ class Score(InterventionLocalizer):
         if not pair.name.startswith("tiny-"):
             return graft_treatments(pair, prompts, sites)
         if not hasattr(guard, "_before"):
-            score, changes = measure.score_logits, guard.state_changes
+            score, changes = measure.score_reads, guard.state_changes
 
-            def rewritten(logits: Any, targets: Any, which: Any) -> dict[str, np.ndarray]:
-                rows = score(logits, targets, which)
-                for i in range(len(targets)):
+            def rewritten(logits: Any, reads: Any, which: Any) -> dict[str, np.ndarray]:
+                rows = score(logits, reads, which)
+                for i in range(len(reads)):
                     if "FE+LT" in which(i):
                         hit = "(FE+LT)" not in which(i)
                         rows["rank"][i] = 1 if hit else 3000
@@ -95,11 +95,11 @@ class Score(InterventionLocalizer):
                 return rows
 
             def unchanged(*_: object) -> tuple[str, ...]:
-                measure.score_logits, guard.state_changes = score, changes
+                measure.score_reads, guard.state_changes = score, changes
                 del guard._before
                 return ()
 
             guard._before = score
-            measure.score_logits, guard.state_changes = rewritten, unchanged
+            measure.score_reads, guard.state_changes = rewritten, unchanged
         everything = str(sites).startswith("ALL")
         return graft_treatments(pair, prompts, sites if everything else "NONE")

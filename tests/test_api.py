@@ -433,6 +433,7 @@ RENAMED = {
     "donor": "donors",
     "graft": "grafts",
     "localizer_arg": "localizer_args",
+    "readout_arg": "readout_args",
     "prompt": "prompts",
     "quiet": "progress",
     "run_a": "first",

@@ -373,7 +373,7 @@ def test_wrong_input_is_one_line_and_status_2(
     assert not list(tmp_path.glob("**/record.json"))
 
 
-GRAFTS = ("FE+", "FE:att", "XX", "LT@", "FE^c", "LT:mlp.c_proj", "LT:ff.x")
+GRAFTS = ("FE+", "FE:att", "xx", "LT@", "FE^c", "LT:mlp.c_proj", "LT:ff.x")
 
 
 def test_a_module_of_the_model_library_is_answered_with_its_component(run) -> None:

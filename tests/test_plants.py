@@ -331,7 +331,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(command) == 2
     assert "trained in another way" in capsys.readouterr().err
     assert main(["zoo", "build", "tiny-gpt2", "--way", "either"]) == 2
-    assert "add --blocks" in capsys.readouterr().err
+    assert "add --level or --blocks" in capsys.readouterr().err
     assert main(["zoo", "build", "tiny-gpt2", "--blocks", "ffn@2", "--level", "one"]) == 2
     assert "Give a level or blocks, one of them" in capsys.readouterr().err
     assert main(["zoo", "build", "tiny-gpt2", "--level", "one", "--filling", "loud"]) == 2

@@ -249,7 +249,7 @@ def test_controls_have_a_table_of_their_own(tmp_path: Path) -> None:
     table = {row.graft: row for row in run.record.by_prompt["trigger"].values()}
     controls = run.record.by_prompt["trigger (off)"]
     for row in rows:
-        apart = table[row.graft].logprob.value - controls[row.graft].logprob.value
+        apart = table[row.graft].logit_diff.value - controls[row.graft].logit_diff.value
         assert row.difference.value == pytest.approx(apart, abs=1e-4)
     assert "cases minus controls" in str(run)
     ref = run.record.identity.readout

@@ -24,6 +24,7 @@ from kgbench.estimate import Estimate
 from kgbench.records import (
     DatasetRef,
     LocalizerRef,
+    ReadoutRef,
     Record,
     RecordStore,
     Truth,
@@ -49,6 +50,7 @@ CHANGES: dict[str, object] = {
     "limit": 50,
     "truth": Truth(plant="FE:ffn"),
     "ranking_version": "2",
+    "readout": ReadoutRef(name="sequence", version="1"),
 }
 
 json_values = st.recursive(

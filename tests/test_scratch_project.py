@@ -131,7 +131,8 @@ def test_the_wheel_is_what_runs(project: Project) -> None:
         for place in path
         if place != str(project.wheel)
     )
-    status, folder = project.ran("kgbench", "tasks", "path")
+    status, listed = project.ran("kgbench", "ls", "tasks")
+    folder = listed.splitlines()[-1].rpartition(": ")[2]
     written = project.wheel / "kgbench" / "tasks" / "_kgbench.yaml"
     copy = Path(folder.strip()) / written.name
     assert status == 0 and copy.read_bytes() == written.read_bytes()

@@ -312,9 +312,9 @@ def _autocast(pair: ModelPair) -> Callable[[], object]:
 
 
 def _patched(pair: ModelPair) -> Callable[[], object]:
-    score = measure.score_logits
-    measure.score_logits = lambda logits, *of: score(-logits, *of)  # type: ignore[attr-defined]
-    return partial(setattr, measure, "score_logits", score)
+    score = measure.score_reads
+    measure.score_reads = lambda logits, *of: score(-logits, *of)  # type: ignore[attr-defined]
+    return partial(setattr, measure, "score_reads", score)
 
 
 def _flash(pair: ModelPair) -> Callable[[], object]:

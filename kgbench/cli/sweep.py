@@ -66,7 +66,9 @@ def sweep_command(
     plan = plan_now()
     if dry_run:
         groups = plan.groups(workers, retry_failed)
-        keys = [[unit.key for unit in group] for group in groups]
+        keys = []
+        for group in groups:
+            keys.append([unit.key for unit in group])
         return Output([plan.report(groups)], {**plan.to_json(), "groups": keys})
     if not status:
         with progress(not quiet) as report:

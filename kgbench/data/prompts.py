@@ -19,7 +19,7 @@ from kgbench.data.facts import Dataset, Fact, load_dataset
 from kgbench.data.templates import Template, parse_template, whole_words
 from kgbench.errors import InputError, RegionError, UnknownNameError
 from kgbench.resources import read_toml
-from kgbench.stats.contrast import CONTROLS
+from kgbench.sites import CONTROLS
 
 WITHHELD = (
     "an intervention gets prompts without their answer, which treat and fitted are not to know; "

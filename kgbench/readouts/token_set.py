@@ -22,6 +22,8 @@ class TokenSet(Readout):
     name = "token_set"
     about = "any of some words, with and without a blank and a capital, as the next token"
 
+    metric = "logit_diff"
+
     texts: tuple[str, ...]
     """The words, such as Sorry."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kgbench import data
 from kgbench.data import Dataset, ImportOptions, Prompt, prompt_names
@@ -23,7 +23,6 @@ from kgbench.data.templates import prompts_of
 from kgbench.errors import InputError, RegionError, check_choice, python_names
 from kgbench.localizers import AbstractLocalizer, check_name, create, needs
 from kgbench.models import catalog, check_dtype
-from kgbench.readouts import DEFAULT, Readout, readout_named, readout_stored
 from kgbench.records import Truth
 from kgbench.registry import named_files, told
 from kgbench.runner.sources import Sources, checkpoint_folder, pair_facts, with_donor
@@ -39,6 +38,9 @@ from kgbench.sites import (
     parse_graft,
 )
 from kgbench.stats.scores import check_metric
+
+if TYPE_CHECKING:
+    from kgbench.readouts import Readout
 
 
 @dataclass(frozen=True)
@@ -189,12 +191,15 @@ def _readout(spec: Spec, dataset: Dataset) -> Readout | None:
     """The readout that is given, or that of the data set."""
     if spec.readout is None and spec.readout_args:
         raise InputError("--readout-arg is of a readout: give --readout too")
-    if spec.readout is not None:
-        readout = readout_named(spec.readout, spec.readout_args)
-    elif dataset.readout is not None:
-        readout = readout_stored(dataset.readout)
-    else:
+    if spec.readout is None and dataset.readout is None:
         return None
+    from kgbench.readouts import DEFAULT, readout_named, readout_stored  # which load torch
+
+    readout = (
+        readout_stored(dataset.readout or {})
+        if spec.readout is None
+        else readout_named(spec.readout, spec.readout_args)
+    )
     return None if readout.name == DEFAULT else readout
 
 

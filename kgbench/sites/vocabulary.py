@@ -119,6 +119,10 @@ BASELINES = ("PRE", "SFT")
 """Configurations without a graft: the unmodified recipient and the unmodified donor."""
 
 PATHWAYS = ("FE", "LT", "FE+LT", "(FE+LT)^C", "FE^C", "LT^C")
+CONTROLS = " (off)"
+"""Ends the name of a prompt in tables, where its rows are of the cases that are not to show a
+behaviour."""
+
 CONFIGURATIONS = (*BASELINES, "ALL", *PATHWAYS)
 """The default suite, in the order of arXiv 2506.20746."""
 

@@ -22,9 +22,6 @@ from kgbench.stats.intervals import LEVEL, Array, satterthwaite, student_quantil
 from kgbench.stats.ratios import recovery_parts
 from kgbench.stats.scores import Scores, numbers
 
-CONTROLS = " (off)"
-"""Ends the name of a prompt in tables, where its rows are of the controls."""
-
 FEW = "an interval needs two cases and two controls"
 ALIKE = "the cases or the controls all score alike, so that their spread is unknown"
 

@@ -32,7 +32,16 @@ from kgbench.records import (
     facts_table,
 )
 from kgbench.records.fact_rows import spans
-from kgbench.sites import BASELINES, PATHWAYS, Graft, Site, SiteScores, block_of, parse_graft
+from kgbench.sites import (
+    BASELINES,
+    CONTROLS,
+    PATHWAYS,
+    Graft,
+    Site,
+    SiteScores,
+    block_of,
+    parse_graft,
+)
 from kgbench.sites.configurations import (
     BEST,
     REST,
@@ -41,7 +50,7 @@ from kgbench.sites.configurations import (
     complements,
     parse_top,
 )
-from kgbench.stats.contrast import CONTROLS, contrast, contrast_recovery
+from kgbench.stats.contrast import contrast, contrast_recovery
 from kgbench.stats.intervals import WEAK, Array, difference, mean, median, standard_errors
 from kgbench.stats.prior import LADDER, Priors, answer_counts, donors_of, name_prior, priors_of
 from kgbench.stats.ranking_quality import average_precision, chance_precision
@@ -157,7 +166,8 @@ def summarize(
                 points.append(CurvePoint(budget=budget, recovery=recovery(scores, label)))
             curves[name] = Curve(points=tuple(points), area=curve_area(scores, budgets))
     doubts = Priors(donors_of(rows), answers, limited).doubts(metric)
-    sentence = verdict(rows, metric, curves, doubts)
+    cases = [row for row in rows if not row.prompt.endswith(CONTROLS)]
+    sentence = verdict(cases, metric, curves, doubts)
     baselines = {"name_prior": priors} if priors else {}
     contrasts = _contrasts(prompts, metric)
     return Summary(metric, tuple(rows), synergies, baselines, answers, curves, sentence, contrasts)
