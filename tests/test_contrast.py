@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kgbench.stats.contrast import ALIKE, FEW, contrast, contrast_recovery
+from kgbench.stats.contrast import ALIKE, FEW, contrast_recovery, group_contrast
 
 Groups = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 
@@ -27,7 +27,7 @@ def test_values_are_differences_of_means() -> None:
     on, off = drawn(np.random.default_rng(0))
     apart = {graft: on[graft].mean() - off[graft].mean() for graft in on}
     for graft, value in apart.items():
-        assert contrast(on, off, graft).value == pytest.approx(value)
+        assert group_contrast(on, off, graft).value == pytest.approx(value)
     wanted = (apart["LT"] - apart["PRE"]) / (apart["SFT"] - apart["PRE"])
     assert contrast_recovery(on, off, "LT").value == pytest.approx(wanted)
     assert [contrast_recovery(on, off, graft).value for graft in ("PRE", "SFT")] == [0, 1]
@@ -39,7 +39,7 @@ def test_intervals_hold_what_is_so() -> None:
     for _ in range(600):
         on, off = drawn(rng)
         for number, (estimate, truth) in enumerate(
-            [(contrast(on, off, "LT"), 1.8), (contrast_recovery(on, off, "LT"), 0.6)]
+            [(group_contrast(on, off, "LT"), 1.8), (contrast_recovery(on, off, "LT"), 0.6)]
         ):
             assert estimate.numbers is not None
             held[number] += estimate.numbers[1] <= truth <= estimate.numbers[2]
@@ -50,10 +50,10 @@ def test_what_has_no_interval_says_why() -> None:
     """Few cases, groups without spread, and finetuning that changes both groups alike."""
     on, off = drawn(np.random.default_rng(2))
     one = {graft: values[:1] for graft, values in off.items()}
-    assert contrast(on, one, "LT").undefined == FEW
+    assert group_contrast(on, one, "LT").undefined == FEW
     assert contrast_recovery(on, one, "LT").undefined == FEW
     hits = {graft: np.ones(9, bool) for graft in on}
-    assert contrast(hits, off, "LT").undefined == ALIKE
+    assert group_contrast(hits, off, "LT").undefined == ALIKE
     assert contrast_recovery(hits, off, "LT").undefined == ALIKE
     other = drawn(np.random.default_rng(3))[0]
     assert "does not significantly" in str(contrast_recovery(on, other, "LT").undefined)

@@ -23,7 +23,7 @@ from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.localizers._measure import logprobs
 from kgbench.models.pair import ModelPair
-from kgbench.readouts import Readout, describe, readout_named, readout_stored, readouts
+from kgbench.readouts import Readout, describe_readouts, readout_named, readout_stored, readouts
 from kgbench.records import ReadoutRef
 from kgbench.runner import load_prompts
 
@@ -160,7 +160,7 @@ def test_a_data_set_names_a_readout() -> None:
     for stored in ({"token_set": ["Sorry"]}, {"token_set": {"texts": ["Sorry"]}}):
         assert readout_stored(stored) == readout_named("token_set", {"texts": "Sorry"})
     assert readout_stored({"sequence": None}) == readout_named("sequence", {})
-    assert {*describe()} == {*readouts().names()} >= {*READOUTS}
+    assert {*describe_readouts()} == {*readouts().names()} >= {*READOUTS}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from kgbench.registry import Registry, source_fingerprint
 __all__ = [
     "DEFAULT",
     "Readout",
-    "describe",
+    "describe_readouts",
     "readout_code",
     "readout_named",
     "readout_stored",
@@ -65,7 +65,7 @@ def readout_code(readout: Readout) -> str:
     return "" if kind.__module__.startswith(f"{__package__}.") else source_fingerprint(kind)
 
 
-def describe() -> Mapping[str, Mapping[str, Any]]:
+def describe_readouts() -> Mapping[str, Mapping[str, Any]]:
     """Of each readout its distribution, description and parameters."""
     descriptions = {}
     for name in readouts().names():

@@ -424,7 +424,7 @@ class Result(Strict):
         return self.model_dump(mode="json", include=set(Result.model_fields), exclude_none=True)
 
 
-class Contrast(Strict):
+class GroupContrast(Strict):
     """What the cases of a prompt have beyond its controls, under one configuration."""
 
     graft: str
@@ -450,7 +450,7 @@ class Record(Result):
     """By prompt: recovery at growing budgets."""
     planted: Planted | None = None
     """Comparison of the ranking with the ground truth."""
-    contrast: dict[str, tuple[Contrast, ...]] | None = None
+    contrast: dict[str, tuple[GroupContrast, ...]] | None = None
     """By prompt, where it has controls."""
 
     @property

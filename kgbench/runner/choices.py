@@ -68,7 +68,7 @@ CATALOGUES: Mapping[str, Callable[[], Rows]] = {
     "datasets": _datasets,
     "prompts": _prompts,
     "localizers": later("localizers", "describe"),
-    "readouts": later("readouts", "describe"),
+    "readouts": later("readouts", "describe_readouts"),
     "suites": later("runner", "suites"),
     "tasks": later("harness", "describe_tasks"),
 }

@@ -26,7 +26,7 @@ FEW = "an interval needs two cases and two controls"
 ALIKE = "the cases or the controls all score alike, so that their spread is unknown"
 
 
-def contrast(on: Scores, off: Scores, graft: str) -> Estimate:
+def group_contrast(on: Scores, off: Scores, graft: str) -> Estimate:
     """m_on(S) - m_off(S), with Welch's interval.
 
     Args:

@@ -20,10 +20,10 @@ from kgbench.records import (
     FIGURES,
     NO_INTERVAL_OF_RANKS,
     NOT_APPLICABLE,
-    Contrast,
     Curve,
     CurvePoint,
     Effect,
+    GroupContrast,
     Pathway,
     Planted,
     Record,
@@ -50,7 +50,7 @@ from kgbench.sites.configurations import (
     complements,
     parse_top,
 )
-from kgbench.stats.contrast import contrast, contrast_recovery
+from kgbench.stats.contrast import contrast_recovery, group_contrast
 from kgbench.stats.intervals import WEAK, Array, difference, mean, median, standard_errors
 from kgbench.stats.prior import LADDER, Priors, answer_counts, donors_of, name_prior, priors_of
 from kgbench.stats.ranking_quality import average_precision, chance_precision
@@ -97,7 +97,7 @@ class Summary:
     """By prompt, where sites were ranked."""
     verdict: str
     """One plain sentence."""
-    contrast: dict[str, tuple[Contrast, ...]] | None = None
+    contrast: dict[str, tuple[GroupContrast, ...]] | None = None
     """By prompt, where it has controls."""
 
 
@@ -175,7 +175,7 @@ def summarize(
 
 def _contrasts(
     prompts: Sequence[PromptColumns], metric: str
-) -> dict[str, tuple[Contrast, ...]] | None:
+) -> dict[str, tuple[GroupContrast, ...]] | None:
     """Contrasts of the prompts that have controls; None where none has."""
     scores = {prompt.name: prompt.scores(metric) for prompt in prompts}
     by_prompt = {}
@@ -184,8 +184,8 @@ def _contrasts(
             continue
         rows = []
         for graft in on:
-            figures = contrast(on, off, graft), contrast_recovery(on, off, graft)
-            rows.append(Contrast(graft=graft, difference=figures[0], recovery=figures[1]))
+            figures = group_contrast(on, off, graft), contrast_recovery(on, off, graft)
+            rows.append(GroupContrast(graft=graft, difference=figures[0], recovery=figures[1]))
         by_prompt[name] = tuple(rows)
     return by_prompt or None
 
