@@ -21,10 +21,12 @@ from kgbench.engine.gated import Differentiable
 from kgbench.engine.gradients import graft_effects
 from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
+from kgbench.localizers import score_meaning
 from kgbench.localizers._measure import logprobs
 from kgbench.models.pair import ModelPair
 from kgbench.readouts import Readout, describe_readouts, readout_named, readout_stored, readouts
 from kgbench.records import ReadoutRef
+from kgbench.report.site_maps import drawing
 from kgbench.runner import load_prompts
 
 PAIR = "tiny-llama"
@@ -218,6 +220,12 @@ def test_a_run_says_what_it_read(tmp_path: Path, prompts: list[Prompt], pair: Mo
     again = CliRunner().invoke(command, ["rerun", str(run.path)])
     assert again.exit_code == 0, again.output
     first = kgbench.evaluate(PAIR, progress=False, **asked)
+    with pytest.raises(InputError, match="compare runs of one readout"):
+        first.compare(run)
+    with pytest.raises(InputError, match="draw them apart"):
+        drawing([first.record, run.record], "chart", score_meaning)
+    with pytest.raises(InputError, match="'path_patch' acts at the last token"):
+        kgbench.evaluate(PAIR, localizer="path_patch", readout="sequence", progress=False, **asked)
     assert "readout" not in first.record.identity.model_dump(mode="json")
     assert first.record.id != run.record.id
     by_name = kgbench.evaluate(PAIR, readout="first_token", progress=False, **asked)

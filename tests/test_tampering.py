@@ -288,6 +288,7 @@ FIELDS: tuple[tuple[str, object], ...] = (
     ("identity.metric_version", "3"),
     ("identity.seeds", [0, 1]),
     ("identity.truth", {"plant": "FE"}),
+    ("identity.readout", {"name": "foil", "version": "1", "parameters": {"text": "x"}}),
     ("identity.localizer.version", "2"),
     ("identity.localizer.parameters", {"boost": 9}),
     ("identity.localizer.parameters.seed", 9),

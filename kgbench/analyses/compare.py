@@ -140,6 +140,11 @@ def compare_records(first: Stored, second: Stored, metric: str | None = None) ->
         UnknownNameError: There is no such metric.
     """
     left, right = first[0], second[0]
+    if left.identity.readout != right.identity.readout:
+        raise InputError(
+            f"{_run_text(left)} and {_run_text(right)} have other readouts or other parameters of "
+            "one, so that differences would be of two quantities; compare runs of one readout"
+        )
     chosen = check_metric(metric or left.metric)
     tables, notes = _same_facts(first, second)
     order = tuple(dict.fromkeys((*left.identity.configurations, *right.identity.configurations)))

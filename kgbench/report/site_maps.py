@@ -73,6 +73,11 @@ def drawing(
                 f"{_run_text(record)} has no {PICTURES[kind]}: no sites were ranked; --kind chart "
                 "draws its bars"
             )
+        if record.identity.readout != records[0].identity.readout:
+            raise InputError(
+                f"{_run_text(records[0])} and {_run_text(record)} have other readouts, and one axis "
+                "has one quantity: draw them apart"
+            )
         for other in records[:i] if kind != "chart" else ():
             _check_together(other, record, kind)
     if kind == "map":

@@ -383,6 +383,14 @@ def _check_prompts(job: Job) -> None:
     """Refuse prompts that are too long, or that a graft does not fit."""
     pair = job.pair
     most = getattr(pair.recipient.config, "max_position_embeddings", None)
+    several = [prompt for prompt in job.all_prompts if len(pair.encoded(prompt).answer) > 1]
+    method = job.localizer
+    if several and isinstance(method, InterventionLocalizer) and not method.reads_any_token:
+        raise InputError(
+            f"localizer {method.name!r} acts at the last token of a prompt, and the readout "
+            f"{job.readout.name if job.readout else ''!r} reads after several: choose another "
+            "--readout, or a method such as dynamic_graft"
+        )
     for prompt in job.all_prompts:
         length = len(pair.encoded(prompt).ids)
         if most is not None and length > most:

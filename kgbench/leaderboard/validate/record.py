@@ -78,6 +78,9 @@ def _inputs(sent: Sent, strict: bool) -> Iterator[Finding]:
         expected = f"{metric}, which counts ties against the method; run it again"
         yield Finding("identity.metric_version", version, expected, refuses=False)
     yield Finding("identity.ranking_version", what.ranking_version or ranking, ranking)
+    if what.readout is not None:
+        expected = "the first token of the answer: run it without --readout"
+        yield Finding("identity.readout", what.readout.name, expected)
 
 
 _FINGERPRINT = re.compile(r" \S+ [0-9a-f]{16}$")
