@@ -268,19 +268,18 @@ def test_controls_have_a_table_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_readout_of_ones_own_is_one_file(tmp_path: Path) -> None:
-    """Its code is in the identity of a run."""
+    """Its code is in the identity of a run, so that no run of other code is found in its place."""
     file = tmp_path / "second.py"
-    file.write_text(SECOND, "utf-8")
-    run = kgbench.evaluate(
-        PAIR,
-        readout=f"{file}:Second",
-        prompts="headline",
-        grafts="LT",
-        limit=3,
-        output_dir=tmp_path,
-        progress=False,
-    )
-    ref = run.record.identity.readout
+    line = ["eval", "--model", PAIR, "--readout", f"{file}:Second", "--prompt", "headline"]
+    line += ["--graft", "LT", "--limit", "3", "--output-dir", str(tmp_path), "--json"]
+    ids = []
+    for text in (SECOND, SECOND, SECOND.replace("second token", "token after")):
+        file.write_text(text, "utf-8")
+        done = CliRunner().invoke(command, line)
+        assert done.exit_code == 0, done.output
+        ids.append(json.loads(done.stdout)["id"])
+    assert ids[0] == ids[1] != ids[2]
+    ref = kgbench.open_run(ids[2][:12], tmp_path).record.identity.readout
     assert ref is not None and ref.name == "second" and ref.version.startswith("1 ")
 
 
