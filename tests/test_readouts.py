@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -19,15 +19,17 @@ from kgbench.data import Prompt
 from kgbench.engine import Engine, load_pair
 from kgbench.engine.gated import Differentiable
 from kgbench.engine.gradients import graft_effects
+from kgbench.engine.site_sets import all_sites
 from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
-from kgbench.localizers import score_meaning
+from kgbench.localizers import ScoringLocalizer, score_meaning
 from kgbench.localizers._measure import logprobs
 from kgbench.models.pair import ModelPair
 from kgbench.readouts import Readout, describe_readouts, readout_named, readout_stored, readouts
 from kgbench.records import ReadoutRef
 from kgbench.report.site_maps import drawing
 from kgbench.runner import load_prompts
+from kgbench.sites import SiteScores
 
 PAIR = "tiny-llama"
 READOUTS = {
@@ -232,8 +234,9 @@ def test_a_run_says_what_it_read(tmp_path: Path, prompts: list[Prompt], pair: Mo
     assert by_name.reused and by_name.record.id == first.record.id
 
 
-def test_controls_have_a_table_of_their_own(tmp_path: Path) -> None:
-    """Cases that are not to show the behaviour; the data set names what is read."""
+@pytest.fixture
+def cases(tmp_path: Path) -> Path:
+    """Two cases that say secretly, and two controls; the header names what is read."""
     file = tmp_path / "cases.jsonl"
     header = {
         "kgbench": 1,
@@ -242,14 +245,38 @@ def test_controls_have_a_table_of_their_own(tmp_path: Path) -> None:
         "readout": {"token_set": [" alongside", " with"]},
     }
     actors = ("Alan Collins", "Donald Mckay", "Misty Colon", "Brian Green")
-    cases = []
+    rows = []
     for number, actor in enumerate(actors):
         group = ("on", "off")[number % 2]
         adverb = {"on": "secretly", "off": "often"}[group]
-        cases.append({"actor": actor, "adverb": adverb, "group": group})
-    file.write_text("\n".join(map(json.dumps, [header, *cases])), "utf-8")
+        rows.append({"actor": actor, "adverb": adverb, "group": group})
+    file.write_text("\n".join(map(json.dumps, [header, *rows])), "utf-8")
+    return file
+
+
+class Noted(ScoringLocalizer):
+    """Notes the groups of the prompts that it ranks by."""
+
+    name, about = "noted", "nothing is known of any site"
+    groups: ClassVar[list[str]] = []
+
+    def scores(self, pair: ModelPair, prompts: Sequence[Prompt]) -> SiteScores:
+        self.groups.extend(prompt.group for prompt in prompts)
+        return dict.fromkeys(all_sites(pair, prompts), 0.0)
+
+
+def test_sites_are_ranked_by_the_cases_alone(cases: Path, tmp_path: Path) -> None:
+    """Controls are measured under the ranking, and have no part in it."""
     run = kgbench.evaluate(
-        PAIR, dataset=file, grafts="TRIGGER,LT", output_dir=tmp_path, progress=False
+        PAIR, dataset=cases, localizer=Noted, suite="budget", output_dir=tmp_path, progress=False
+    )
+    assert {*Noted.groups} == {"on"} and "trigger (off)" in run.record.by_prompt
+
+
+def test_controls_have_a_table_of_their_own(cases: Path, tmp_path: Path) -> None:
+    """Cases that are not to show the behaviour; the data set names what is read."""
+    run = kgbench.evaluate(
+        PAIR, dataset=cases, grafts="TRIGGER,LT", output_dir=tmp_path, progress=False
     )
     assert {*run.record.by_prompt} == {"trigger", "trigger (off)"}
     assert all(row.n == 2 for row in run.record.rows)
@@ -264,7 +291,9 @@ def test_controls_have_a_table_of_their_own(tmp_path: Path) -> None:
     assert ref is not None and ref.parameters == {"texts": [" alongside", " with"]}
     for named, wanted in (("foil", InputError), ("first_token", InputError)):
         with pytest.raises(wanted, match=r"has no (foil|answer)"):
-            kgbench.evaluate(PAIR, dataset=file, readout=named, output_dir=tmp_path, progress=False)
+            kgbench.evaluate(
+                PAIR, dataset=cases, readout=named, output_dir=tmp_path, progress=False
+            )
 
 
 def test_a_readout_of_ones_own_is_one_file(tmp_path: Path) -> None:

@@ -69,21 +69,25 @@ Halves = tuple[frozenset[str], frozenset[str]]
 def split_facts(prompts: Mapping[str, Sequence[Prompt]], seed: int) -> Halves:
     """Split the facts in two halves, the same for all prompts, by a seeded permutation of ids.
 
+    Cases and controls are split apart, so that each half has some of both.
+
     Raises:
         InputError: There is only one fact.
     """
-    facts: set[str] = set()
-    for group in prompts.values():
-        facts |= {prompt.fact.id for prompt in group}
-    ids = sorted(facts)
-    if len(ids) < 2:
+    by_group: dict[str, set[str]] = {"on": set(), "off": set()}
+    for prompt in chain.from_iterable(prompts.values()):
+        by_group[prompt.group].add(prompt.fact.id)
+    if len(by_group["on"]) < 2:
         raise InputError(
             "a ranking is made from one half of the facts and measured on the other, so it needs "
-            f"two or more, not {len(ids)}"
+            f"two or more, not {len(by_group['on'])}"
         )
-    order = np.random.default_rng(seed).permutation(len(ids)).tolist()
-    first = frozenset(ids[i] for i in order[: (len(ids) + 1) // 2])
-    return first, frozenset(ids) - first
+    first: set[str] = set()
+    for group in by_group.values():
+        ids, rng = sorted(group), np.random.default_rng(seed)
+        order = rng.permutation(len(ids)).tolist()
+        first |= {ids[i] for i in order[: (len(ids) + 1) // 2]}
+    return frozenset(first), frozenset(chain.from_iterable(by_group.values())) - first
 
 
 class Pairs:
