@@ -464,30 +464,6 @@ MUTANTS = (
         test="test_edits.py",
     ),
     mutant(
-        "right tokens counted among the wrong ones",
-        ("metrics.py", "    wrong[list(right)] = False\n", ""),
-        test="test_readouts.py",
-    ),
-    mutant(
-        "the best rank of a text's tokens",
-        (
-            "metrics.py",
-            'np.maximum.reduceat(columns["rank"]',
-            'np.minimum.reduceat(columns["rank"]',
-        ),
-        test="test_readouts.py",
-    ),
-    mutant(
-        "the last token of a text alone",
-        ("engine/gated.py", "index_add(0, batch.rows, reads)", "index_copy(0, batch.rows, reads)"),
-        test="test_readouts.py",
-    ),
-    mutant(
-        "controls that count for ranks of sites",
-        ("runner/measure.py", ' and prompt.group == "on"', ""),
-        test="test_readouts.py",
-    ),
-    mutant(
         "variances of one group only",
         ("stats/contrast.py", "total += part", "total = part"),
         test="test_contrast.py",
