@@ -138,7 +138,7 @@ def score_reads(
     """
     columns: dict[str, np.ndarray] = {}
     for (right, among), numbers in _alike(reads).items():
-        exact = logits[numbers]
+        exact = _rows(logits, numbers)
         exact = exact if exact.dtype in (torch.float32, torch.float64) else exact.float()
 
         def name(row: int, numbers: Sequence[int] = numbers) -> str:
@@ -150,7 +150,7 @@ def score_reads(
             first = torch.zeros(len(numbers), dtype=torch.int64)
             best = exact[:, list(right)].amax(dim=1)
             together = score_logits(_one_right(exact, right, among), first, name)
-            scores = {**score_logits(_one_right(exact, right, among, best), first, name)}
+            scores = score_logits(_one_right(exact, right, among, best), first, name)
             scores |= {key: together[key] for key in ("prob", "logprob")}
         for key, values in scores.items():
             columns.setdefault(key, np.empty(len(reads), values.dtype))[numbers] = values
@@ -163,13 +163,20 @@ def read_logprobs(
     """Log-probability (nats) of all right tokens of each read together, differentiable."""
     logprobs = logits.new_empty(len(reads))
     for (right, among), numbers in _alike(reads).items():
-        rows, index = logits[numbers], _targets(reads, numbers).to(logits.device)
+        rows, index = _rows(logits, numbers), _targets(reads, numbers).to(logits.device)
         if right:
             rows, index = _one_right(rows, right, among), torch.zeros_like(index)
         values = rows.log_softmax(dim=-1).gather(1, index[:, None])[:, 0]
         places = torch.tensor(numbers, device=logits.device)
         logprobs = logprobs.index_put((places,), values)
     return logprobs
+
+
+def _rows(
+    logits: Float[torch.Tensor, "read vocabulary"], numbers: Sequence[int]
+) -> Float[torch.Tensor, "row vocabulary"]:
+    """The logits of some reads; all of them, as where they are alike, without a copy."""
+    return logits if len(numbers) == len(logits) else logits[numbers]
 
 
 def _targets(reads: Sequence[Read], numbers: Sequence[int]) -> Int[torch.Tensor, " read"]:
