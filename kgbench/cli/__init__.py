@@ -191,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # Libraries make half a million objects that last as long as the process. Looking through them
     # for cycles is a third of the time of their import, and again of the process's end.
-    gc.set_threshold(10_000)
+    gc.set_threshold(50_000)
     atexit.register(gc.freeze)
     _open_streams()
     try:

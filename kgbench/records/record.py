@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from math import inf
 from operator import itemgetter
 from typing import Annotated, Any, Literal
@@ -26,7 +27,7 @@ from pydantic import (
 from kgbench.estimate import Estimate, plain, rounded
 from kgbench.records.identity import Identity, Strict, canonical_json, private_text
 from kgbench.records.provenance import Provenance
-from kgbench.sites import COMPONENTS, region_order
+from kgbench.sites import COMPONENTS, Site, SiteScores, region_order
 
 NOT_APPLICABLE = "not applicable: "
 """Begins the reason why a configuration that the method cannot express has no figures."""
@@ -418,6 +419,13 @@ class Result(Strict):
             private = private_text(self.model_dump(mode="json"))
             raise ValueError(f"a record holds no absolute path and no credential, but {private}")
         return self
+
+    @cached_property
+    def by_site(self) -> SiteScores | None:
+        """The localization map by site; None where sites were not ranked."""
+        if self.scores is None:
+            return None
+        return {Site(s.layer, s.component, s.region): s.score for s in self.scores}
 
     def document(self) -> dict[str, Any]:
         """The JSON value, without figures."""

@@ -14,7 +14,6 @@ from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.engine.weights import changed
 from kgbench.errors import KgbenchError
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.validate.known import site_scores
 from kgbench.localizers import InterventionLocalizer, is_foreign
 from kgbench.progress import Progress
 from kgbench.records import (
@@ -270,7 +269,7 @@ def _judged(record: Record, measurement: Measurement, facts: pa.Table) -> Record
         planted=graft_sites(pair, prompts, canonical(parse_graft(truth.plant))),
         changed=frozenset(pair.slots.sites[slot] for slot in changed(pair)),
     )
-    planted = judged(record, facts, ground, site_scores(record))  # of the map as it is stored
+    planted = judged(record, facts, ground)  # of the map as it is stored
     return with_planted(record, planted)
 
 

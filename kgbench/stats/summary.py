@@ -367,15 +367,19 @@ class Ground:
         """Those of planted sites."""
         return self._changed(self.planted)
 
-    def place(self, site: Site) -> Place | None:
-        """The unit that a site belongs to; None of a site in no block."""
-        block = block_of((site.layer, site.component))
-        return block if block is None or self.everywhere else (*block, site.region)
+    @cached_property
+    def places(self) -> Mapping[Site, Place]:
+        """The unit that each site belongs to; a site in no block is not there."""
+        places: dict[Site, Place] = {}
+        for site in self.sites:
+            if (block := block_of((site.layer, site.component))) is not None:
+                places[site] = block if self.everywhere else (*block, site.region)
+        return places
 
     def _changed(self, sites: Collection[Site]) -> frozenset[Place]:
         weights = set(self.changed)
         changed = (site for site in sites if (site.layer, site.component) in weights)
-        return frozenset(place for site in changed if (place := self.place(site)) is not None)
+        return frozenset(self.places[site] for site in changed if site in self.places)
 
 
 def against_truth(ground: Ground, scores: SiteScores | None, why_none: str = "") -> dict[str, Any]:
@@ -414,7 +418,7 @@ def by_place(scores: SiteScores, ground: Ground) -> dict[Place, float]:
     """
     places: dict[Place, float] = {}
     for site, score in scores.items():
-        if (place := ground.place(site)) is not None:
+        if (place := ground.places.get(site)) is not None:
             places[place] = max(score, places.get(place, -np.inf))
     return places
 
@@ -436,31 +440,35 @@ def rejudged(record: Record, facts: pa.Table) -> Record:
     return with_planted(record, planted)
 
 
-def judged(result: Result, facts: pa.Table, ground: Ground, scores: SiteScores | None) -> Planted:
+def judged(result: Result, facts: pa.Table, ground: Ground) -> Planted:
     """A result against the ground truth; its pathways are compared in `with_planted`.
 
     Args:
         result: The result.
         facts: Its per-fact rows.
         ground: The ground truth.
-        scores: Its map; None where the method does not rank.
     """
     effect, effects = best_effects(result, facts)
     return Planted(
-        **against_truth(ground, scores, result.not_applicable.get(BEST, "")),
+        **against_truth(ground, result.by_site, result.not_applicable.get(BEST, "")),
         effect=effect,
         prompts={name: effects[name] for name in result.identity.prompts},
     )
 
 
 def with_planted(record: Record, planted: Planted) -> Record:
-    """The record with its comparison with the ground truth, of which its verdict has a sentence."""
+    """The record with its comparison with the ground truth, of which its verdict has a sentence.
+
+    Args:
+        record: The record, as of `with_figures`.
+        planted: The comparison.
+    """
     pathways = None
     if planted.units != "block":
         pathways = pathways_of(record, canonical(parse_graft(planted.plant)))
     planted = planted.model_copy(update={"pathways": pathways})
-    record = record.model_copy(update={"planted": planted})
-    return record.model_copy(update={"verdict": verdict_of(record)})
+    sentence = f"{_on_the_truth(planted)} {record.verdict}"
+    return record.model_copy(update={"planted": planted, "verdict": sentence})
 
 
 def best_effects(record: Result, facts: pa.Table) -> tuple[Effect, dict[str, Effect]]:

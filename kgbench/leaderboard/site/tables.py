@@ -14,7 +14,7 @@ from markupsafe import Markup
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Line, Table
 from kgbench.leaderboard.entries import Entry
-from kgbench.leaderboard.validate.known import planted_sites, site_scores
+from kgbench.leaderboard.validate.known import planted_sites
 from kgbench.records import Result
 from kgbench.report import Footnotes
 from kgbench.sites import parse_graft
@@ -156,7 +156,7 @@ def table_curves(table: Table, entries: Mapping[str, Entry]) -> list[tuple[str, 
 
 def map_data(record: Result) -> dict[str, Any] | None:
     """Scores by region, component and layer, and the sites that were planted; None without a map."""
-    if not (scores := site_scores(record)):
+    if not (scores := record.by_site):
         return None
     truth, tree, planted = record.identity.truth, dict[str, dict[str, dict[str, float]]](), []
     true = frozenset() if truth is None else planted_sites(scores, parse_graft(truth.plant))

@@ -195,13 +195,6 @@ def planted_sites(sites: Collection[Site], graft: Graft) -> frozenset[Site]:
     return frozenset(planted)
 
 
-def site_scores(record: Result) -> dict[Site, float] | None:
-    """A record's map by site; None where it has none."""
-    if record.scores is None:
-        return None
-    return {Site(s.layer, s.component, s.region): s.score for s in record.scores}
-
-
 def planted_of(result: Result, facts: pa.Table) -> Planted | None:
     """A result against the ground truth, without pathways; None where it is of no shipped plant.
 
@@ -210,7 +203,7 @@ def planted_of(result: Result, facts: pa.Table) -> Planted | None:
         facts: Its per-fact rows.
     """
     ground = ground_of(result)
-    return None if ground is None else judged(result, facts, ground, site_scores(result))
+    return None if ground is None else judged(result, facts, ground)
 
 
 def judged_anew(record: Record, planted: Planted | None) -> Record:

@@ -18,7 +18,6 @@ from kgbench.leaderboard.validate.known import known
 from kgbench.models import catalog
 from kgbench.records import Truth
 from kgbench.records.identity import AFTER_BLANKS
-from kgbench.sites import Site
 from kgbench.sites.configurations import BEST, parse_top
 
 
@@ -144,7 +143,7 @@ def _ranking(sent: Sent) -> Iterator[Finding]:
             expected = f"the record's prompts, and at most {len(scores)} sites each"
             yield Finding("ranking.sites", sorted(ranking.sites), expected, "it is of others: {}")
     if scores is not None and sent.shipped.sites is not None:
-        others = {*sent.shipped.sites} ^ {Site(s.layer, s.component, s.region) for s in scores}
+        others = {*sent.shipped.sites}.symmetric_difference(record.by_site or ())
         if others:
             clause = f"{len(others)} sites are missing or none of the pair's, such as {{}}"
             expected = f"the {len(sent.shipped.sites)} of the pair"
