@@ -13,8 +13,8 @@ from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Leaderboard, Line, Table
 from kgbench.leaderboard.cells import FORWARDS
 from kgbench.leaderboard.entries import Entry, Submission, Verification
+from kgbench.leaderboard.known import known
 from kgbench.leaderboard.site.pages import render_site
-from kgbench.leaderboard.validate.known import known
 from kgbench.records import (
     Curve,
     CurvePoint,

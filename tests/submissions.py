@@ -23,8 +23,8 @@ from kgbench.leaderboard.entries import (
     read_entries,
 )
 from kgbench.leaderboard.folders import changed, document_hash, rows_hash
+from kgbench.leaderboard.known import known, own_facts
 from kgbench.leaderboard.validate import Finding, validate
-from kgbench.leaderboard.validate.known import known, own_facts
 from kgbench.records import DatasetRef, Identity, LocalizerRef, Record, WeightHashes, facts_table
 from kgbench.records.fact_rows import STORED, in_order
 from kgbench.stats import rescored

@@ -25,8 +25,8 @@ from kgbench.leaderboard.build import build, differences, make_leaderboard, outp
 from kgbench.leaderboard.cells import Cell, cell_of
 from kgbench.leaderboard.entries import Contract, Entry, read_entries
 from kgbench.leaderboard.folders import changed
+from kgbench.leaderboard.known import shipped_of
 from kgbench.leaderboard.validate.files import Sent
-from kgbench.leaderboard.validate.known import shipped_of
 from kgbench.leaderboard.validate.record import record_findings
 from kgbench.records import LocalizerRef
 from kgbench.records.fact_rows import spans

@@ -33,9 +33,9 @@ from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Leaderboard
 from kgbench.leaderboard.build import make_leaderboard, own_entries, site_server
 from kgbench.leaderboard.entries import Entry
+from kgbench.leaderboard.known import known
 from kgbench.leaderboard.site.pages import POLICY, inline_json, render_site
 from kgbench.leaderboard.site.tables import Cells, map_data, method_slug, run_name
-from kgbench.leaderboard.validate.known import known
 from kgbench.local_server import LocalServer
 from kgbench.records import SEAL, DamagedRecordWarning, LocalizerRef, RecordStore
 from kgbench.sites.configurations import BEST, REST

@@ -34,10 +34,10 @@ import kgbench
 from kgbench.cli import main
 from kgbench.leaderboard.build import make_leaderboard
 from kgbench.leaderboard.entries import Entry, Verification, read_entries
+from kgbench.leaderboard.known import known, shipped_of
 from kgbench.leaderboard.validate import CheckedEntry, validate, validate_entries
 from kgbench.leaderboard.validate.board import Others
 from kgbench.leaderboard.validate.files import Sent as Parsed
-from kgbench.leaderboard.validate.known import known, shipped_of
 from kgbench.records import (
     SEAL,
     DatasetRef,

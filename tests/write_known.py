@@ -28,8 +28,8 @@ from kgbench.leaderboard.boards.cost import SUITES
 from kgbench.leaderboard.cells import PROMPTS
 from kgbench.leaderboard.entries import schemas
 from kgbench.leaderboard.hits import TOP
+from kgbench.leaderboard.known import own_facts
 from kgbench.leaderboard.site.tables import compact_json
-from kgbench.leaderboard.validate.known import own_facts
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, create, describe, names
 from kgbench.localizers._base import FLOORS
 from kgbench.metrics import METRIC_VERSION
@@ -43,7 +43,7 @@ from kgbench.sites import BASELINES
 from kgbench.sites.configurations import BEST, REST, budget_labels, configurations
 
 PACKAGE = Path(__file__).parent.parent / "kgbench" / "leaderboard"
-KNOWN = PACKAGE / "validate" / "known.json"
+KNOWN = PACKAGE / "known.json"
 ANSWERS = KNOWN.with_name("answers.json.gz")
 SCHEMAS = PACKAGE / "schemas"
 

@@ -230,7 +230,7 @@ def _write(entry: Entry, again: Repeated, sample: tuple[int, int], contract: Con
 
 def _rescored(run: Entry, metric: str, write: bool) -> Output:
     """Compute all figures again from the rows, and list those that differ from the stored ones."""
-    from kgbench.leaderboard.validate.known import judged_anew, planted_of
+    from kgbench.leaderboard.known import judged_anew, planted_of
     from kgbench.report.export import changed_figures
     from kgbench.report.run_report import record_report
     from kgbench.stats.scores import check_metric

@@ -8,8 +8,8 @@ from typing import Literal
 
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.entries import TRUSTED, Badge, Entry, law_names
+from kgbench.leaderboard.known import known
 from kgbench.leaderboard.ranks import Comparable, better, rank_sets
-from kgbench.leaderboard.validate.known import known
 from kgbench.numbers import figure_text
 
 Spread = Literal["interval", "range"]

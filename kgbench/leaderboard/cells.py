@@ -15,7 +15,7 @@ from kgbench.errors import DataError
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Column, Line, Measured, ordered
 from kgbench.leaderboard.entries import BOARD_FACTS, Entry
-from kgbench.leaderboard.validate.known import known, own_facts
+from kgbench.leaderboard.known import known, own_facts
 from kgbench.models import catalog
 from kgbench.records import canonical_json
 

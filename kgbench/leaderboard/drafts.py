@@ -22,9 +22,9 @@ from kgbench.leaderboard.entries import (
     read_entries,
 )
 from kgbench.leaderboard.folders import MethodFolder, changed, document_hash, rows_hash
+from kgbench.leaderboard.known import known
 from kgbench.leaderboard.limits import RECORD, SUBMISSION
 from kgbench.leaderboard.validate import CheckedEntry, Finding, validate_entries
-from kgbench.leaderboard.validate.known import known
 from kgbench.records import Record, StoredRecord
 from kgbench.records.fact_rows import STORED
 

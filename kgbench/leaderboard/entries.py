@@ -23,6 +23,7 @@ from kgbench.leaderboard.folders import (
     read_folder,
 )
 from kgbench.leaderboard.hits import PromptHits, hits_by_prompt
+from kgbench.leaderboard.known import judged_anew, planted_of
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.records import (
     Planted,
@@ -280,8 +281,6 @@ class Entry:
         """
         if isinstance(self.result, Record):
             return self.result
-        from kgbench.leaderboard.validate.known import judged_anew  # it imports this module
-
         made = with_figures(self.result, self.facts(), self.result.metric)
         return judged_anew(made, self.planted)
 
@@ -290,8 +289,6 @@ class Entry:
         """Its map against the ground truth; pathways are compared in its record alone."""
         if isinstance(self.result, Record):
             return self.result.planted
-        from kgbench.leaderboard.validate.known import planted_of  # it imports this module
-
         return None if self.result.identity.truth is None else planted_of(self.result, self.facts())
 
     @cached_property

@@ -19,7 +19,7 @@ from kgbench.leaderboard.entries import (
     read_entries,
 )
 from kgbench.leaderboard.folders import changed
-from kgbench.leaderboard.validate.known import known
+from kgbench.leaderboard.known import known
 from kgbench.models.catalog import (
     plants,
     plants_in_shipped_pairs,

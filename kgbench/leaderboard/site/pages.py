@@ -15,6 +15,7 @@ from markupsafe import Markup
 from kgbench.errors import DataError
 from kgbench.leaderboard.board_tables import Board, Leaderboard, spread_text
 from kgbench.leaderboard.entries import SOURCES, TRUSTED, Badge, Entry
+from kgbench.leaderboard.known import known
 from kgbench.leaderboard.site.tables import (
     Cells,
     brief,
@@ -27,7 +28,6 @@ from kgbench.leaderboard.site.tables import (
     shown_table,
     table_curves,
 )
-from kgbench.leaderboard.validate.known import known
 from kgbench.numbers import count_text, duration_text, metric_name, number_text
 from kgbench.records import Record
 from kgbench.sites import BASELINES

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Line, Table
 from kgbench.leaderboard.entries import Entry
-from kgbench.leaderboard.validate.known import planted_sites
+from kgbench.leaderboard.known import planted_sites
 from kgbench.records import Result
 from kgbench.report import Footnotes
 from kgbench.sites import parse_graft

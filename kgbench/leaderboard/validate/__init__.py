@@ -9,11 +9,11 @@ from pathlib import Path
 
 from kgbench.errors import InputError
 from kgbench.leaderboard.folders import inside_folder
+from kgbench.leaderboard.known import judged_anew, planted_of
 from kgbench.leaderboard.limits import FACTS, RECORD
 from kgbench.leaderboard.validate.board import Others, part_findings
 from kgbench.leaderboard.validate.files import CheckedEntry, Sent, entries_below
 from kgbench.leaderboard.validate.findings import Finding
-from kgbench.leaderboard.validate.known import judged_anew, planted_of
 from kgbench.leaderboard.validate.record import record_findings
 from kgbench.leaderboard.validate.rows import row_findings
 from kgbench.records.fact_rows import with_derived

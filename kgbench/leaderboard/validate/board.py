@@ -30,10 +30,10 @@ from kgbench.leaderboard.entries import (
 )
 from kgbench.leaderboard.folders import rows_hash
 from kgbench.leaderboard.hits import COLUMNS
+from kgbench.leaderboard.known import known
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.validate.files import Sent
 from kgbench.leaderboard.validate.findings import Finding, shown
-from kgbench.leaderboard.validate.known import known
 from kgbench.leaderboard.validate.rows import unlike
 from kgbench.records import Result, canonical_json
 from kgbench.sites import BASELINES

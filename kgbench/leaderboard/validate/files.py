@@ -33,11 +33,11 @@ from kgbench.leaderboard.folders import (
     rows_hash,
     rows_of,
 )
+from kgbench.leaderboard.known import Shipped, shipped_of
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.sandbox import SANDBOX
 from kgbench.leaderboard.validate.documents import SubmittedResult
 from kgbench.leaderboard.validate.findings import Finding, shown_name
-from kgbench.leaderboard.validate.known import Shipped, shipped_of
 from kgbench.records import Record, Result, Strict, canonical_json
 from kgbench.records.fact_rows import STORED, Spans, in_order, spans
 from kgbench.records.identity import private_kind, texts_in, texts_of

@@ -12,9 +12,9 @@ from kgbench.data import dataset_names, prompt_hash
 from kgbench.errors import KgbenchError
 from kgbench.leaderboard.entries import BOARD_FACTS
 from kgbench.leaderboard.hits import METRIC
+from kgbench.leaderboard.known import known
 from kgbench.leaderboard.validate.files import Sent
 from kgbench.leaderboard.validate.findings import Finding
-from kgbench.leaderboard.validate.known import known
 from kgbench.models import catalog
 from kgbench.records import Truth
 from kgbench.records.identity import AFTER_BLANKS

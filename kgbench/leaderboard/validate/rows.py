@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kgbench.leaderboard.hits import TOP
+from kgbench.leaderboard.known import known_answers, own_facts
 from kgbench.leaderboard.validate.files import Sent
 from kgbench.leaderboard.validate.findings import Finding, shown
-from kgbench.leaderboard.validate.known import known_answers, own_facts
 from kgbench.records.fact_rows import KEYS, is_ordered
 from kgbench.sites import BASELINES
 

@@ -19,7 +19,7 @@ from kgbench.data import builtin_prompts
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.leaderboard.entries import schemas
-from kgbench.leaderboard.validate.known import known, own_facts, planted_sites, shipped_sites
+from kgbench.leaderboard.known import known, own_facts, planted_sites, shipped_sites
 from kgbench.models import catalog
 from kgbench.models.loading import WEIGHT_TYPES
 from kgbench.runner import load_prompts
