@@ -648,7 +648,7 @@ def test_swapped_models_are_asked_about(run, tmp_path: Path) -> None:
     after = whole_donor("tiny-gemma", tmp_path / "after")
     facts = ("--dataset", "tiny_movies", "--limit", "20", "--prompt", "headline")
     asked = ("eval", *facts, "--output-dir", tmp_path / "runs", "-q")
-    question = "are recipient and donor swapped?"
+    question = "are base and finetuned model swapped?"
     for base, finetuned in ((after, PRE), (after, PRE), (PRE, after)):
         answer = run(*asked, "--base", base, "--finetuned", finetuned)
         assert answer.status == 0, answer.err

@@ -319,12 +319,20 @@ def test_verdict_of_a_donor_that_learned_nothing() -> None:
 
 
 def test_verdict_of_a_donor_that_is_worse() -> None:
-    """A donor that lost what the recipient knew added nothing, on a metric of which less is better
-    too.
+    """Of a donor that lost what the base knew it says what carries the loss, on a metric of which
+    less is better too, beside what another prompt gained.
     """
     for metric in ("top5", "log_rank"):
-        text = sentence(PRE=0.9, SFT=0.1, metric=metric, **{"FE+LT": 0.1})
-        assert "is worse than the base" in text and "carries" not in text
+        text = sentence(PRE=0.9, SFT=0.1, metric=metric, **{"FE+LT": 0.1, "(FE+LT)^C": 0.9})
+        assert re.match(r"FE\+LT carries 10[01] % \[", text)
+        assert re.search(r"finetuning took away on headline; without both, (0|−1) % \[", text)
+        assert "is worse than the base" in text and "added" not in text
+    gained = rows(rates={"PRE": 0.1, "SFT": 0.9, "LT": 0.8}, prompts=("qa",))
+    lost = rows(rates={"PRE": 0.9, "SFT": 0.1, "LT": 0.5}, prompts=("headline",))
+    text = summarize(pa.concat_tables([gained, lost])).verdict
+    assert text.startswith("LT carries 88 % [")
+    assert "finetuning added on qa; LT carries 50 % [" in text
+    assert "finetuning took away on headline; on headline the finetuned model is worse" in text
 
 
 def test_verdict_is_not_clamped() -> None:

@@ -1,9 +1,10 @@
-"""What a model scores that looks at no prompt, and whether a metric can distinguish a donor from it.
+"""What a model scores that looks at no prompt, and whether a metric can distinguish a model from it.
 
 The prior knows how often each first token is the answer, and nothing else. Where few tokens are
-answers it scores well: a donor may reach as much without a single fact, and a graft without any
-that the donor has. So a metric measures facts where the prior has less than half of what
-the donor has, and where the distinct tokens are ten times as many as a top-k hit accepts.
+answers it scores well: a model may reach as much without a single fact, and a graft without any
+that the model has. So a metric measures facts where the prior has less than half of what
+the better of base and finetuned model has, and where the distinct tokens are ten times as many as a
+top-k hit accepts. The base is the better one where finetuning took facts away.
 
 The frequencies are of the facts that are scored, which favours the prior. Log-probabilities and
 other logarithms are halved as what they are the logarithm of.
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf, log
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -33,13 +35,13 @@ from kgbench.stats.scores import (
 )
 
 LADDER = (DEFAULT_METRIC, "top1", "logprob")
-"""Metrics, of which a run takes the first that distinguishes its donor from the prior."""
+"""Metrics, of which a run takes the first that distinguishes its models from the prior."""
 
 DISTINCT = 10
 """Distinct first tokens for each that a top-k hit accepts, at least."""
 
 SHARE = 0.5
-"""Of what the donor has, from which a prior has too much."""
+"""Of what the better model has, from which a prior has too much."""
 
 _WORDS = {5: "five", 10: "ten", 20: "twenty", 50: "fifty"}
 
@@ -83,13 +85,38 @@ def name_prior(counts: Sequence[int]) -> Estimate:
     return hit_rate(sum(counts[:5]), sum(counts))
 
 
-def is_blunt(counts: Sequence[int], metric: str, donor: Estimate, limited: bool = False) -> bool:
+class Better(NamedTuple):
+    """The better of the base and the finetuned model on a metric, and its mean."""
+
+    model: Literal["base", "finetuned model"]
+    mean: Estimate
+
+
+def better(base: Estimate, donor: Estimate, metric: str) -> Better:
+    """The better of the base and the finetuned model; the latter where they are equal.
+
+    Args:
+        base: Mean of `PRE`.
+        donor: Mean of `SFT`.
+        metric: One of METRICS.
+    """
+    if is_loss((donor.value or 0.0) - (base.value or 0.0), metric):
+        return Better("base", base)
+    return Better("finetuned model", donor)
+
+
+def is_loss(gain: float, metric: str) -> bool:
+    """Whether a gain of a metric, m(SFT) − m(PRE), is for the worse."""
+    return gain > 0 if metric == LOG_RANK else gain < 0
+
+
+def is_blunt(counts: Sequence[int], metric: str, better: Estimate, limited: bool = False) -> bool:
     """Whether the prior has too much of a metric.
 
     Args:
         counts: See `answer_counts`.
         metric: One of METRICS.
-        donor: Mean of the metric of `SFT`.
+        better: Mean of the metric of the better model.
         limited: Whether these are some of the facts only. Where at least half of their answers
             differ, the others have further ones.
     """
@@ -97,7 +124,7 @@ def is_blunt(counts: Sequence[int], metric: str, donor: Estimate, limited: bool 
     wide = limited and 2 * distinct >= n
     if metric in HITS and distinct < DISTINCT * int(metric[3:]) and not wide:
         return True
-    prior, value = prior_score(counts, metric), donor.value or 0.0
+    prior, value = prior_score(counts, metric), better.value or 0.0
     if metric in SUPPORT:
         return prior >= SHARE * value
     gap = prior - value if metric == LOG_RANK else value - prior
@@ -106,10 +133,10 @@ def is_blunt(counts: Sequence[int], metric: str, donor: Estimate, limited: bool 
 
 @dataclass(frozen=True)
 class Priors:
-    """The priors of a run, and what its donor has."""
+    """The priors of a run, and what its models have."""
 
-    donors: Mapping[str, Mapping[str, Estimate]]
-    """Means of `SFT`, by prompt and metric."""
+    models: Mapping[str, Mapping[str, Better]]
+    """The better one, by prompt and metric."""
     answers: Mapping[str, Sequence[int]]
     """By prompt, see `answer_counts`; empty of earlier records."""
     limited: bool = False
@@ -119,12 +146,12 @@ class Priors:
     def usual_metric(self) -> str:
         """The metric of a run that is asked for none.
 
-        The first of LADDER that is blunt on no prompt on which the donor learned something; the
+        The first of LADDER that is blunt on no prompt on which a model knows something; the
         default one where there is no such metric or prompt.
         """
-        learned = self._learned_somehow
-        for metric in LADDER if learned else ():
-            if not any(self._blunt(name, metric) for name in learned):
+        measurable = self._known_somehow
+        for metric in LADDER if measurable else ():
+            if not any(self._blunt(name, metric) for name in measurable):
                 return metric
         return DEFAULT_METRIC
 
@@ -133,7 +160,7 @@ class Priors:
         usual, lines = self.usual_metric, list[str]()
         if metric == usual != DEFAULT_METRIC:
             for name, doubt in self.doubts(DEFAULT_METRIC).items():
-                if name in self._learned_somehow:
+                if name in self._known_somehow:
                     lines.append(
                         f"On {name}, {doubt}, so this table and its sentence use {metric}."
                     )
@@ -148,55 +175,60 @@ class Priors:
         """By prompt, why nothing follows from ratios on a metric."""
         doubts = {}
         for name, counts in self._asked.items():
-            donor = value_text(self.donors[name][metric])
-            if not self._learned(name, metric):
+            model, mean = self.models[name][metric]
+            if not self._is_known(name, metric):
                 doubts[name] = (
-                    f"{guess_text(counts, metric)}, and the finetuned model ({donor}) is not "
+                    f"{guess_text(counts, metric)}, and the {model} ({value_text(mean)}) is not "
                     "significantly better"
                 )
             elif self._blunt(name, metric) and metric in SUPPORT:
-                doubts[name] = guess_text(counts, metric, f" of {donor}")
+                doubts[name] = guess_text(counts, metric, f" of {value_text(mean)}")
             elif self._blunt(name, metric):
-                doubts[name] = f"{guess_text(counts, metric)}, the finetuned model {donor}"
+                doubts[name] = f"{guess_text(counts, metric)}, the {model} {value_text(mean)}"
         return doubts
 
     @property
-    def _learned_somehow(self) -> list[str]:
-        """Prompts on which the donor is better than the prior on a metric of LADDER."""
+    def _known_somehow(self) -> list[str]:
+        """Prompts on which a model is better than the prior on a metric of LADDER."""
         names = []
         for name in self._asked:
-            if any(map(partial(self._learned, name), LADDER)):
+            if any(map(partial(self._is_known, name), LADDER)):
                 names.append(name)
         return names
 
     @property
     def _asked(self) -> Mapping[str, Sequence[int]]:
-        return {name: counts for name, counts in self.answers.items() if name in self.donors}
+        return {name: counts for name, counts in self.answers.items() if name in self.models}
 
-    def _learned(self, name: str, metric: str) -> bool:
-        """Whether the donor is significantly better than the prior."""
-        prior, donor = prior_score(self.answers[name], metric), self.donors[name][metric]
-        if donor.numbers is None:
+    def _is_known(self, name: str, metric: str) -> bool:
+        """Whether the better model is significantly better than the prior."""
+        prior, mean = prior_score(self.answers[name], metric), self.models[name][metric].mean
+        if mean.numbers is None:
             return False
-        _, low, high = donor.numbers
+        _, low, high = mean.numbers
         return high < prior if metric == LOG_RANK else low > prior
 
     def _blunt(self, name: str, metric: str) -> bool:
-        return is_blunt(self.answers[name], metric, self.donors[name][metric], self.limited)
+        return is_blunt(self.answers[name], metric, self.models[name][metric].mean, self.limited)
 
 
 def priors_of(record: Record) -> Priors:
     """The priors of a record."""
-    return Priors(donors_of(record.rows), record.answers or {}, record.identity.limited)
+    return Priors(models_of(record.rows), record.answers or {}, record.identity.limited)
 
 
-def donors_of(rows: Iterable[Row]) -> Mapping[str, Mapping[str, Estimate]]:
-    """Means of `SFT`, by prompt and metric."""
-    donors = {}
+def models_of(rows: Iterable[Row]) -> Mapping[str, Mapping[str, Better]]:
+    """The better of base and finetuned model, by prompt and metric."""
+    bases, models = {}, {}
     for row in rows:
-        if row.graft == "SFT":
-            donors[row.prompt] = {metric: row.estimate(metric) for metric in METRICS}
-    return donors
+        if row.graft == "PRE":
+            bases[row.prompt] = row
+        elif row.graft == "SFT":
+            base, by_metric = bases[row.prompt], {}
+            for metric in METRICS:
+                by_metric[metric] = better(base.estimate(metric), row.estimate(metric), metric)
+            models[row.prompt] = by_metric
+    return models
 
 
 def guess_text(counts: Sequence[int], metric: str, suffix: str = "") -> str:

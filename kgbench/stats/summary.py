@@ -52,7 +52,16 @@ from kgbench.sites.configurations import (
 )
 from kgbench.stats.contrast import contrast_recovery, group_contrast
 from kgbench.stats.intervals import WEAK, Array, difference, mean, median, standard_errors
-from kgbench.stats.prior import LADDER, Priors, answer_counts, donors_of, name_prior, priors_of
+from kgbench.stats.prior import (
+    LADDER,
+    Better,
+    Priors,
+    answer_counts,
+    better,
+    models_of,
+    name_prior,
+    priors_of,
+)
 from kgbench.stats.ranking_quality import average_precision, chance_precision
 from kgbench.stats.ratios import (
     COMPLEMENTS,
@@ -145,7 +154,7 @@ def summarize(
     for p in prompts if of_names else ():
         answers[p.name] = answer_counts(p.columns["PRE"]["target"])
     if metric is None:
-        metric = Priors(dict(_donors(prompts)), answers, limited).usual_metric
+        metric = Priors(dict(_models(prompts)), answers, limited).usual_metric
     metric = check_metric(metric)
     rows: list[Row] = []
     synergies: dict[str, Estimate] = {}
@@ -165,7 +174,7 @@ def summarize(
             for label, budget in budgets.items():
                 points.append(CurvePoint(budget=budget, recovery=recovery(scores, label)))
             curves[name] = Curve(points=tuple(points), area=curve_area(scores, budgets))
-    doubts = Priors(donors_of(rows), answers, limited).doubts(metric)
+    doubts = Priors(models_of(rows), answers, limited).doubts(metric)
     cases = [row for row in rows if not row.prompt.endswith(CONTROLS)]
     sentence = verdict(cases, metric, curves, doubts)
     baselines = {"name_prior": priors} if priors else {}
@@ -190,14 +199,16 @@ def _contrasts(
     return by_prompt or None
 
 
-def _donors(prompts: Sequence[PromptColumns]) -> Iterator[tuple[str, dict[str, Estimate]]]:
-    """By prompt, the means of `SFT` on the metrics among which one is taken."""
+def _models(prompts: Sequence[PromptColumns]) -> Iterator[tuple[str, dict[str, Better]]]:
+    """By prompt, the better model on each of the metrics among which one is taken."""
     for prompt in prompts:
-        donors = {}
+        models = {}
         for metric in LADDER:
             scores = prompt.scores(metric)
-            donors[metric] = mean(scores["SFT"], support_of(scores.values(), metric)).rounded()
-        yield prompt.name, donors
+            support = support_of(scores.values(), metric)
+            base, donor = (mean(scores[graft], support).rounded() for graft in ("PRE", "SFT"))
+            models[metric] = better(base, donor, metric)
+        yield prompt.name, models
 
 
 def _rows(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from kgbench.numbers import count_text, figure_text, plain_text, reason_text, share_text, value_text
 from kgbench.records import Curve, Row
 from kgbench.sites import PATHWAYS
+from kgbench.stats.prior import is_loss
 
 FIRST, SECOND, BOTH, REST = "FE", "LT", "FE+LT", "(FE+LT)^C"
 BUDGETS = (1.0, 10.0)
@@ -26,8 +27,9 @@ def verdict(
 
     It covers FE+LT, the rest without both, and each alone, as far as they were run; then every
     other graft by descending sufficiency; of a ranking, its best sites. Shares are of what
-    finetuning added; where the gain is weak they are differences from PRE instead. Donors without
-    a gain and configurations that the method cannot express are named, with numbers.
+    finetuning added, or took away; where that is little they are differences from PRE instead.
+    Donors that differ in nothing and configurations that the method cannot express are named, with
+    numbers.
 
     Args:
         rows: The rows of the run.
@@ -44,19 +46,30 @@ def verdict(
             absent.setdefault(row.graft, []).append(row.prompt)
     if not by_prompt:
         return "Nothing was run."
-    sound, unsound = {}, []
+    sound: dict[str, dict[str, dict[str, Row]]] = {"added": {}, "took away": {}}
+    unsound = []
     for name, by_graft in by_prompt.items():
-        added = by_graft["SFT"].gain.value or 0.0
-        gained = added < 0 if metric == "log_rank" else added > 0
-        if by_graft["SFT"].sufficiency.undefined is None and gained:
-            if doubts and name in doubts:
-                unsound.append(f"on {name} nothing is concluded from {metric}: {doubts[name]}")
-            else:
-                sound[name] = by_graft
-        else:
+        donor = by_graft["SFT"]
+        if donor.sufficiency.undefined is not None:
             unsound.append(_unsound(name, by_graft, metric))
-    ranked = {name: curve for name, curve in (curves or {}).items() if name in sound}
-    clauses = _ranked(ranked, sound) if ranked else _clauses(sound) if sound else []
+        elif doubts and name in doubts:
+            unsound.append(f"on {name} nothing is concluded from {metric}: {doubts[name]}")
+        else:
+            lost = is_loss(donor.gain.value or 0.0, metric)
+            sound["took away" if lost else "added"][name] = by_graft
+    clauses = []
+    for did, prompts in sound.items():
+        ranked = {name: curve for name, curve in (curves or {}).items() if name in prompts}
+        if ranked:
+            clauses += _ranked(ranked, prompts, did)
+        elif prompts:
+            clauses += _clauses(prompts, did)
+    for name, by_graft in sound["took away"].items():
+        numbers = _numbers(by_graft, metric)
+        clauses.append(
+            f"on {name} the finetuned model is worse than the base: {numbers} (was that meant, or "
+            "are base and finetuned model swapped?)"
+        )
     clauses += unsound
     named = []
     for graft, on in absent.items():
@@ -70,7 +83,13 @@ def verdict(
     return f"{text[0].upper()}{text[1:]} ({metric})."
 
 
-def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
+def _clauses(prompts: dict[str, dict[str, Row]], did: str) -> list[str]:
+    """What was run of grafts.
+
+    Args:
+        prompts: By prompt and configuration, the rows.
+        did: What finetuning did there: it added, or took away.
+    """
     every: dict[str, None] = {}
     for by_graft in prompts.values():
         every.update(dict.fromkeys(by_graft))
@@ -85,7 +104,7 @@ def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
     # ALL leads only where it is the only one.
     chosen = sorted([g for g in chosen if g != "ALL"] or chosen, key=total, reverse=True)
     lead = BOTH if BOTH in grafts else chosen[0]
-    clauses = _of_one(lead, prompts)
+    clauses = _of_one(lead, prompts, did)
     alone = [graft for graft in (FIRST, SECOND) if graft in grafts and graft != lead]
     texts = []
     for graft in alone:
@@ -95,18 +114,18 @@ def _clauses(prompts: dict[str, dict[str, Row]]) -> list[str]:
     spoken = (lead, *PATHWAYS, "ALL", "NONE")
     others = [graft for graft in chosen if graft not in spoken and "top " not in graft]
     for graft in others[:MOST]:
-        clauses += _of_one(graft, prompts, leads=False)
+        clauses += _of_one(graft, prompts)
     if len(others) > MOST:
         less = "less" if total(others[MOST]) < total(others[MOST - 1]) else "no more"
         clauses.append(f"the other {len(others) - MOST} grafts carry {less}, see the table")
     return clauses
 
 
-def _of_one(graft: str, prompts: dict[str, dict[str, Row]], leads: bool = True) -> list[str]:
+def _of_one(graft: str, prompts: dict[str, dict[str, Row]], did: str = "") -> list[str]:
     """The sufficiency of a graft, in quotation marks where it has several terms, and the rest's."""
     rows, n = _rows(graft, prompts), len(prompts)
     quoted = f"“{graft}”" if ";" in graft else graft
-    clauses = [f"{quoted} carries {_list(rows, n, leads)}"]
+    clauses = [f"{quoted} carries {_list(rows, n, did)}"]
     left = " is left" if n == 1 else " are left"
     if graft == BOTH and (rest := _rows(REST, prompts)):
         return [*clauses, f"without both, {_list(rest, n)}{left}"]
@@ -124,7 +143,7 @@ def _rows(graft: str, prompts: dict[str, dict[str, Row]]) -> dict[str, Row]:
     return {name: by_graft[graft] for name, by_graft in prompts.items() if graft in by_graft}
 
 
-def _ranked(curves: Mapping[str, Curve], prompts: dict[str, dict[str, Row]]) -> list[str]:
+def _ranked(curves: Mapping[str, Curve], prompts: dict[str, dict[str, Row]], did: str) -> list[str]:
     """Recovery of the best-ranked sites, and the area under the curve."""
     clauses = []
     for budget in BUDGETS:
@@ -132,7 +151,7 @@ def _ranked(curves: Mapping[str, Curve], prompts: dict[str, dict[str, Row]]) -> 
         if rows:
             clauses.append(
                 f"the best-ranked {plain_text(budget)} % of all weights × tokens carry "
-                f"{_list(rows, len(prompts), leads=True)}"
+                f"{_list(rows, len(prompts), did)}"
             )
     areas = [figure_text(curve.area) + f" on {name}" for name, curve in curves.items()]
     return [*clauses, f"the area under the recovery curve is {_and(areas)}"]
@@ -153,22 +172,23 @@ def _asked(grafts: Sequence[str], prompts: dict[str, dict[str, Row]]) -> list[st
     return chosen
 
 
-def _list(rows: Mapping[str, Row], prompts: int, leads: bool = False) -> str:
+def _list(rows: Mapping[str, Row], prompts: int, did: str = "") -> str:
     """Shares as text, such as `97 % [94, 99] of … on headline and 99 % [97, 100] on qa`.
 
     Args:
         rows: By prompt.
         prompts: Number of prompts of the sentence.
-        leads: Whether the sentence begins here, so that it names what the shares are of.
+        did: Where the sentence begins, so that it names what the shares are of: what finetuning
+            did, it added or took away.
     """
     texts: list[str] = []
     for name, row in rows.items():
-        share, of = share_text(row.sufficiency), "" if texts else " of what finetuning added"
+        share, of = share_text(row.sufficiency), "" if texts else f" of what finetuning {did}"
         if row.difference is not None:
             share = figure_text(row.difference)
-            of = f" of the {figure_text(row.gain)} that finetuning added"
-        named = f" on {name}" if leads or len(rows) < prompts else ""
-        texts.append(f"{share}{of * leads}{named}")
+            of = f" of the {figure_text(row.gain)} that finetuning {did}"
+        named = f" on {name}" if did or len(rows) < prompts else ""
+        texts.append(f"{share}{of if did else ''}{named}")
     return _and(texts)
 
 
@@ -178,16 +198,17 @@ def _unsound(name: str, by_graft: Mapping[str, Row], metric: str) -> str:
     sft, gain, undefined = donor.estimate(metric), donor.gain, donor.sufficiency.undefined
     if pre.undefined or sft.undefined or gain.undefined:
         return f"on {name} nothing can be said: {reason_text(undefined or '')}"
-    numbers = (
+    return (
+        f"on {name} recovery is undefined: the finetuned model is not significantly better "
+        f"than the base: {_numbers(by_graft, metric)}"
+    )
+
+
+def _numbers(by_graft: Mapping[str, Row], metric: str) -> str:
+    """What base and finetuned model have."""
+    pre, sft = (by_graft[graft].estimate(metric) for graft in ("PRE", "SFT"))
+    gain = by_graft["SFT"].gain
+    return (
         f"{value_text(pre)} before, {value_text(sft)} after, a difference of "
         f"{figure_text(gain)} over {count_text(gain.n, 'fact')}"
-    )
-    if undefined is not None:
-        return (
-            f"on {name} recovery is undefined: the finetuned model is not significantly better "
-            f"than the base: {numbers}"
-        )
-    return (
-        f"on {name} the finetuned model is worse than the base (are recipient and donor "
-        f"swapped?): {numbers}"
     )
