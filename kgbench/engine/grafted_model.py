@@ -31,7 +31,7 @@ Regions = Callable[[tuple[int, ...]], Mapping[str, Sequence[int]]]
 DECODE: Mapping[str, str] = {
     "base": "with the base's weights",
     "finetuned": "with the finetuned model's weights wherever a graft may have them (ALL)",
-    "lt": "as the last token of the prompt",
+    "lt": "as LT, and in no other region of the prompt",
     "last": "as the last region of the prompt before its last token",
 }
 """How tokens are treated that come after the prompt, by name."""
