@@ -8,13 +8,13 @@ the package but the rendered ids.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import adapters
 import oracle
 import pytest
 import torch
 from test_cases import chat_tokenizer, talk
-from torch import nn
 
 from kgbench.data import Prompt, load_prompts
 from kgbench.data.facts import dataset_of
@@ -59,8 +59,9 @@ def prompt() -> Prompt:
 def regions_by_hand(pair: ModelPair, prompt: Prompt) -> tuple[list[int], Mapping[str, list[int]]]:
     """Ids as the tokenizer itself renders them, with the tokens of the name and of the template."""
     messages = [{"role": role, "content": content} for role, content in prompt.messages]
-    text = pair.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    encoded = pair.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    tokenizer: Any = pair.tokenizer
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     inside = []
     for message in messages:
         start = text.index(message["content"])
@@ -112,7 +113,7 @@ def test_policies_of_decoding_are_those_of_a_loop(
     the last token of a chat prompt is in.
     """
     ids, regions = regions_by_hand(pair, prompt)
-    model: nn.Module = as_model(pair, graft, decode, [prompt])
+    model: Any = as_model(pair, graft, decode, [prompt])
     written = model.generate(
         input_ids=torch.tensor([ids]), max_new_tokens=STEPS, min_new_tokens=STEPS, do_sample=False
     )[0, len(ids) :]
