@@ -49,6 +49,7 @@ class Stored:
     shape: tuple[int, ...]
     dtype: str
     """As safetensors writes it, such as `BF16`."""
+    file: Path
 
     def is_buffer(self, name: str) -> bool:
         """Whether it is a buffer that a model computes itself.
@@ -303,18 +304,6 @@ def stored_tensors(directory: Path, origin: str) -> dict[str, Stored]:
     return tensors
 
 
-def tensor_files(directory: Path, origin: str) -> dict[str, Path]:
-    """The file of each of a checkpoint's tensors.
-
-    Raises:
-        ModelError: A file is missing or does not read.
-    """
-    files: dict[str, Path] = {}
-    for path in _weight_files(directory, origin):
-        files |= dict.fromkeys(_header(path, origin), path)
-    return files
-
-
 def _header(path: Path, origin: str) -> dict[str, Stored]:
     """The tensors of one file by name.
 
@@ -325,7 +314,7 @@ def _header(path: Path, origin: str) -> dict[str, Stored]:
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             return {
-                name: Stored(tuple(tensor.get_shape()), tensor.get_dtype())
+                name: Stored(tuple(tensor.get_shape()), tensor.get_dtype(), path)
                 for name, tensor in slices.items()
             }
     except (OSError, SafetensorError) as error:

@@ -77,6 +77,13 @@ def _is_change(change: Tensor, partner: Tensor) -> bool:
     return types == (torch.bfloat16,) * 2 and is_matrix
 
 
+def added(change: Tensor, partner: Tensor) -> Tensor:
+    """What a change of `read_delta` adds to its weight, in float32."""
+    if change.dtype == torch.int8:
+        return change.float() * partner
+    return change.float() @ partner.float()
+
+
 def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
     """Turn a recipient into the donor whose changes a file holds.
 
@@ -90,14 +97,13 @@ def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
     """
     weights = model.state_dict()
     for name, (change, partner) in read_delta(path, origin).items():
-        is_counted = change.dtype == torch.int8
-        product = change.float() * partner if is_counted else change.float() @ partner.float()
-        if name not in weights or weights[name].shape != product.shape:
+        moved = added(change, partner)
+        if name not in weights or weights[name].shape != moved.shape:
             raise ModelError(
                 f"{origin} does not fit the recipient: it changes {name!r} of the shape "
-                f"{list(product.shape)}, which the recipient does not have"
+                f"{list(moved.shape)}, which the recipient does not have"
             )
-        weights[name].copy_(weights[name].float() + product.to(weights[name].device))
+        weights[name].copy_(weights[name].float() + moved.to(weights[name].device))
 
 
 def stored_hash(directory: Path) -> str:
