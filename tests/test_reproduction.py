@@ -59,8 +59,7 @@ from kgbench.runner.training.recipes import finetuning_recipe
 from kgbench.runner.workload import load_suite
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import configurations
-from kgbench.zoo.recipes import recipe
-from kgbench.zoo.tiny_pairs import pretraining_movies
+from kgbench.zoo.tiny_pairs import pretraining_movies, recipe
 
 MODEL = "tiny-gpt2"
 NUMBERED = ["figure-2", "figure-3a", *(f"figure-{number}" for number in range(4, 16))]
@@ -353,7 +352,9 @@ def test_texts_of_the_hub_are_not_downloaded_for_a_forecast() -> None:
     texts = real.with_texts(spec, download=False).supplement
     assert isinstance(texts, Supplement)
     assert (texts.source, len(texts.texts)) == ("no-one/texts", 10_000)
-    with pytest.raises(InputError, match="the Hub did not give it"):
+    with pytest.raises(
+        InputError, match="the Hugging Face Hub cannot be reached for 'no-one/texts'"
+    ):
         real.with_texts(spec)
     assert real.with_texts(replace(spec, supplement="mine.txt")).supplement == "mine.txt"
 

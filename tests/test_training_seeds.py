@@ -48,8 +48,7 @@ from kgbench.runner import Settings
 from kgbench.stats import mean
 from kgbench.stats.intervals import median
 from kgbench.stats.scores import PromptColumns
-from kgbench.zoo.recipes import Recipe, recipe
-from kgbench.zoo.tiny_pairs import build_recipe
+from kgbench.zoo.tiny_pairs import Recipe, build_recipe, recipe
 
 FIGURES = ["figure-2", "figure-8", "figure-4"]
 

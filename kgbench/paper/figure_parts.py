@@ -13,12 +13,11 @@ from typing import Any, Literal
 import torch
 
 from kgbench.models import catalog
-from kgbench.models.catalog import CARD, read_donor_card
+from kgbench.models.catalog import CARD, read_donor_card, read_pair_card
 from kgbench.models.checkpoints import Checkpoint, locate
 from kgbench.models.loading import adapted_donor
 from kgbench.models.lora import ADAPTER_CONFIG
-from kgbench.paper.hub_texts import is_on_hub
-from kgbench.paper.ingredients import SHIPPED, Ingredients
+from kgbench.paper.ingredients import SHIPPED, Ingredients, is_on_hub
 from kgbench.paper.pair_rows import (
     About,
     Donor,
@@ -36,7 +35,6 @@ from kgbench.runner.training.finetuning import finetune
 from kgbench.runner.training.finetuning_cost import StepSeconds, finetuning_cost
 from kgbench.runner.training.finetuning_plan import FinetuneSpec, plan_finetuning
 from kgbench.runner.training.model_setup import load_recipient, store_donor
-from kgbench.zoo.cards import read_card
 from kgbench.zoo.tiny_pairs import (
     build_recipe,
     finetuning_rounds,
@@ -253,7 +251,7 @@ def _pair_cost(part: FigurePart, settings: Settings) -> Cost:
     """Pretraining of a recipient and finetuning of its donor, from those of the shipped pair."""
     what = part.what
     shipped = locate(what.entry.recipient).directory
-    seconds = read_card(shipped.parent / CARD)["seconds"]
+    seconds = read_pair_card(shipped.parent)["seconds"]
     stages = [] if what.ready else ["recipient"]
     if part.name and not what.has_own_donor:
         stages.append("sft")
