@@ -245,16 +245,32 @@ def _read_card(directory: Path, kind: type[BaseModel], what: str) -> dict[str, A
     Raises:
         ModelError: It does not read.
     """
+    what = f"{directory / CARD} is no card of {what}"
+    card = read_object(directory / CARD, what)
     try:
-        card = json.loads((directory / CARD).read_text("utf-8"))
         kind.model_validate(card)
     except ValidationError as error:
-        fault = first_fault(error, "the whole")
+        raise ModelError(f"{what}: {first_fault(error, 'the whole')}") from error
+    return card
+
+
+def read_object(path: Path, what: str) -> dict[str, Any]:
+    """The object in a file of JSON.
+
+    Args:
+        path: The file.
+        what: How an error begins.
+
+    Raises:
+        ModelError: It does not read, or holds another value.
+    """
+    try:
+        content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        fault = f"it does not read as JSON ({error})"
-    else:
-        return dict(card)
-    raise ModelError(f"{directory / CARD} is no card of {what}: {fault}")
+        raise ModelError(f"{what}: its {path.name} does not read as JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{what}: its {path.name} holds no object")
+    return content
 
 
 def zoo_path(source: str) -> Path | None:

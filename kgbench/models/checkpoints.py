@@ -5,7 +5,6 @@ Weights are read from safetensors files only.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -20,7 +19,14 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from kgbench.errors import ModelError
 from kgbench.hub import ANSWER_WITHIN, hub_errors
-from kgbench.models.catalog import DELTA, find_donor, is_delta, read_delta_card, zoo_path
+from kgbench.models.catalog import (
+    DELTA,
+    find_donor,
+    is_delta,
+    read_delta_card,
+    read_object,
+    zoo_path,
+)
 from kgbench.models.fetching import fetch, fetched_model
 from kgbench.models.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from kgbench.models.tensors import stored_hash
@@ -241,13 +247,8 @@ def stored_config(directory: Path, source: str) -> dict[str, Any]:
     Raises:
         ModelError: It does not read, or names no type of model.
     """
-    try:
-        config = json.loads((directory / "config.json").read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(
-            f"{source!r} is no checkpoint: its config.json does not read ({error})"
-        ) from error
-    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+    config = read_object(directory / "config.json", f"{source!r} is no checkpoint")
+    if not isinstance(config.get("model_type"), str):
         raise ModelError(f"{source!r} is no checkpoint: its config.json names no model_type")
     return config
 
@@ -265,13 +266,10 @@ def _weight_files(directory: Path, origin: str) -> list[Path]:
             f"{origin} does not load: it has neither {_ONE_FILE} nor {_INDEX}, and pickled weights "
             "are never loaded; save the model with save_pretrained"
         )
-    try:
-        named = json.loads((directory / _INDEX).read_text("utf-8"))["weight_map"].values()
-        names = sorted({str(name) for name in named})
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise ModelError(
-            f"{origin} does not load: its {_INDEX} does not read ({type(error).__name__}: {error})"
-        ) from error
+    named = read_object(directory / _INDEX, f"{origin} does not load").get("weight_map")
+    if not isinstance(named, dict):
+        raise ModelError(f"{origin} does not load: its {_INDEX} does not read: no weight_map")
+    names = sorted(set(map(str, named.values())))
     for name in names:
         path = directory / name
         if path.parent != directory or path.suffix != ".safetensors" or not path.is_file():

@@ -48,12 +48,10 @@ from kgbench.models.placement import DeviceMap, devices_of, free_memory, main_de
 from kgbench.models.tensors import apply_delta, hold, refuse_non_finite, share_equal
 from kgbench.sites import RECIPIENT
 
-WEIGHT_TYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
-"""Types of weights by the name that records have."""
-
-DTYPES = WEIGHT_TYPES | {short: WEIGHT_TYPES[name] for short, name in SHORT_DTYPES.items()}
-"""The same, and by their short names."""
-
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, SHORT_DTYPES.get(name, name)) for name in (*DTYPE_NAMES, *SHORT_DTYPES)
+}
+"""Types of weights by the name that records have, and by their short names."""
 
 Source = str | os.PathLike[str] | nn.Module
 """A model of a pair: a directory, a Hub id or a name, or the model itself."""

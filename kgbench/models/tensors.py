@@ -32,6 +32,20 @@ UP, DOWN = "#up", "#down"
 """Ends of the names of what is stored of a changed tensor."""
 
 
+def load_tensors(path: Path, origin: str) -> dict[str, Tensor]:
+    """The tensors of a file by name.
+
+    Raises:
+        ModelError: It does not read.
+    """
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"{origin} does not load: {path.name} is no safetensors file ({error})"
+        ) from error
+
+
 def read_delta(path: Path, origin: str) -> dict[str, tuple[Tensor, Tensor]]:
     """The changes of a file by tensor.
 
@@ -45,12 +59,7 @@ def read_delta(path: Path, origin: str) -> dict[str, tuple[Tensor, Tensor]]:
     Raises:
         ModelError: The file does not read, or holds something else.
     """
-    try:
-        stored = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(
-            f"{origin} does not load: {path.name} is no safetensors file ({error})"
-        ) from error
+    stored = load_tensors(path, origin)
     changes: dict[str, tuple[Tensor, Tensor]] = {}
     for key in sorted(stored):
         name, mark, end = key.rpartition("#")

@@ -12,7 +12,7 @@ from kgbench.numbers import figure_text, interval_text, number_text
 from kgbench.paper.architectures.factorial import Findings
 from kgbench.paper.architectures.run_rows import BOTH, OUTCOMES, RunFigures
 from kgbench.paper.rendering import filled_page, small_picture
-from kgbench.report.bars import FAINT, INK, panels, styled
+from kgbench.report.bars import FAINT, INK, panels
 from kgbench.stats import LEVEL
 from kgbench.zoo.worlds import training_templates
 
@@ -161,7 +161,6 @@ def _text(estimate: Estimate) -> str:
     return figure_text(estimate.rounded())
 
 
-@styled
 def _effects_drawing(results: Findings) -> Figure:
     """Effects on log-odds and on recoveries, with their intervals."""
     size = (9, 1.0 + 0.36 * len(results.contrasts))
@@ -185,7 +184,6 @@ def _effects_drawing(results: Findings) -> Figure:
     return drawn
 
 
-@styled
 def _runs_drawing(results: Findings) -> Figure:
     """Recovery of FE against LT: a panel per factor, levels in two tones, seeds by shape."""
     factors = results.study.factors
