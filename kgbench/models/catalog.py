@@ -17,7 +17,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -36,7 +36,6 @@ CARD, DELTA = "card.json", "delta.safetensors"
 FLOPS = {"cuda": 1e14, "mps": 5e12, "cpu": 1e11}
 """Operations per second assumed for a kind of device where no step is measured."""
 
-_SIZE: tuple[str, ...] = ("parameters", "layers", "width", "vocabulary", "tied", "stored", "like")
 _PLANTS = "plants"
 _CHECKPOINTS = (
     "a checkpoint goes by its folder or Hub id: the base by --recipient PATH, the finetuned one by "
@@ -280,21 +279,20 @@ def zoo_path(source: str) -> Path | None:
 
 
 def _plant_entry(card: Mapping[str, Any], source: str) -> Entry:
-    plant, decoy = card["plant"], card.get("decoy")
-    planted = len(card["data"]["planted"])
+    """The entry of a plant, of its base's size."""
+    ids = tuple(map(str, card["data"]["planted"]))
     base = _pairs().get(str(card.get("base")))
-    size = {} if base is None else {name: getattr(base, name) for name in _SIZE}
-    return Entry(
-        card["name"],
-        f"{planted} facts planted at {plant}",
-        card["recipient"]["source"],
-        card["data"]["name"],
-        {"sft": source},
-        tuple(map(str, card["data"]["planted"])),
-        plant,
-        decoy,
-        card.get("level"),
-        **size,
+    return replace(
+        base or Entry("", "", "", ""),
+        name=card["name"],
+        about=f"{len(ids)} facts planted at {card['plant']}",
+        recipient=card["recipient"]["source"],
+        dataset=card["data"]["name"],
+        donors={"sft": source},
+        facts=ids,
+        plant=card["plant"],
+        decoy=card.get("decoy"),
+        level=card.get("level"),
     )
 
 
