@@ -387,11 +387,6 @@ def home_folder() -> Path:
     return platformdirs.user_data_path("kgbench", appauthor=False)
 
 
-def is_kept(folder: Path) -> bool:
-    """Whether a checkpoint that was made or fetched is there; a copy that was cut off is not."""
-    return all((folder / name).is_file() for name in (CARD, "config.json", "model.safetensors"))
-
-
 def donors_folder() -> Path:
     """Where trained donors are kept."""
     return home_folder() / "donors"
