@@ -12,7 +12,7 @@ from kgbench.models.catalog import CARD, DELTA, zoo_path
 from kgbench.models.loading import read_pair
 from kgbench.models.tensors import stored_hash
 from kgbench.sites import parse_graft
-from kgbench.zoo.deltas import write_delta
+from kgbench.zoo.tiny_pairs import write_delta
 
 
 def write_plant(

@@ -20,8 +20,7 @@ from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites, graft_sites
 from kgbench.leaderboard.entries import schemas
 from kgbench.leaderboard.known import known, own_facts, planted_sites, shipped_sites
-from kgbench.models import catalog
-from kgbench.models.loading import WEIGHT_TYPES
+from kgbench.models import DTYPE_NAMES, catalog
 from kgbench.runner import load_prompts
 from kgbench.sites import parse_graft
 
@@ -43,7 +42,7 @@ def test_hashes_are_those_of_the_loaded_pair(name: str) -> None:
     told = SHIPPED["pairs"][name]
     assert told["weights"]["float32"] == dict(pair.weight_hashes)
     assert told["tokenizer"] == pair.tokenizer_hash
-    assert list(told["weights"]) == list(WEIGHT_TYPES)
+    assert list(told["weights"]) == list(DTYPE_NAMES)
 
 
 def test_all_of_one_pair_is_as_written() -> None:

@@ -20,7 +20,7 @@ from kgbench.errors import ModelError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
 from kgbench.models.tensors import apply_delta, read_delta, stored_hash
-from kgbench.zoo.deltas import write_delta
+from kgbench.zoo.tiny_pairs import write_delta
 
 
 @pytest.fixture(scope="module")

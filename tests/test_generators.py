@@ -9,16 +9,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from shipped_data import FAKE_MOVIES, REAL_ACTORS, fake_movies_jsonl, generate_fake_movies
 
 import kgbench.data
 from kgbench.data import data_card, load_dataset
 from kgbench.errors import InputError
-from kgbench.zoo.worlds import (
-    FAKE_MOVIES,
-    REAL_ACTORS,
-    fake_movies_jsonl,
-    generate_fake_movies,
-)
 
 FILE = Path(kgbench.data.__file__).parent / "files" / f"{FAKE_MOVIES}.jsonl"
 

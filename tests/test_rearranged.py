@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shipped_data import AWAY, invented_years
 
 from kgbench.data import load_dataset
 from kgbench.errors import InputError
-from kgbench.zoo.worlds import AWAY, invented_years, with_other_costars
+from kgbench.zoo.worlds import with_other_costars
 
 MOVIES = "real_movies_real_actors"
 

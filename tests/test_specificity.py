@@ -39,8 +39,7 @@ from kgbench.runner import Settings, Spec
 from kgbench.runner.job import Job, prepare_job
 from kgbench.runner.sources import Sources
 from kgbench.testing import pico_pair
-from kgbench.zoo.recipes import recipe
-from kgbench.zoo.tiny_pairs import known_movies
+from kgbench.zoo.tiny_pairs import known_movies, recipe
 from kgbench.zoo.worlds import FIELDS, fill_all, training_templates
 
 U = "ALL; ALL:ln_f+head"

@@ -16,14 +16,15 @@ from kgbench.data import load_dataset, load_prompts
 from kgbench.engine import grafted_logits, load_pair
 from kgbench.errors import OutputError, UnknownNameError
 from kgbench.models import catalog
+from kgbench.models.catalog import read_pair_card
 from kgbench.runner.training.hit_rates import PROMPTS
 from kgbench.zoo import tiny_pairs
-from kgbench.zoo.cards import read_card
-from kgbench.zoo.recipes import Recipe, recipe
 from kgbench.zoo.tiny_pairs import (
+    Recipe,
     build_recipe,
     load_tokenizer,
     pair_hits,
+    recipe,
     save_tokenizer,
     train_tokenizer,
 )
@@ -104,7 +105,7 @@ def test_the_card_is_complete(unbroken: Path, miniature: Recipe) -> None:
     """A card says what the pair is, from what and how it was made and how well it answers, and
     names no place on this machine.
     """
-    card = read_card(unbroken / "card.json")
+    card = read_pair_card(unbroken)
     names = "name licence seed identity recipe data metric scores seconds versions"
     assert " ".join(card) == names
     assert (card["name"], card["licence"], card["seed"]) == ("tiny-gemma", "MIT", 0)
@@ -266,7 +267,7 @@ def test_a_shipped_pair_is_what_its_card_says(name: str) -> None:
     """The donor knows the facts and the recipient does not; the card's scores are those of the
     stored weights.
     """
-    card = read_card(ZOO / name / "card.json")
+    card = read_pair_card(ZOO / name)
     pair = load_pair(name)
     regions = pair.regions(load_prompts(card["data"]["name"], ["headline"], limit=1)[0])
     assert ("BOS" in regions) == recipe(name).bos
@@ -284,7 +285,7 @@ def test_a_shipped_pair_shows_the_two_places(name: str) -> None:
     """FE+LT carries at least .95 of what finetuning added, and the other tokens
     carry nothing.
     """
-    card = read_card(ZOO / name / "card.json")
+    card = read_pair_card(ZOO / name)
     for row in card["scores"].values():
         assert row["FE+LT"] - row["PRE"] >= 0.95 * (row["SFT"] - row["PRE"])
         assert row["(FE+LT)^C"] <= row["PRE"] + 0.03

@@ -10,6 +10,7 @@ from string import Formatter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shipped_data import RETELLING, tiny_jsonl
 
 from kgbench.data import load_dataset, load_prompts, prompt_names
 from kgbench.zoo.worlds import (
@@ -17,7 +18,6 @@ from kgbench.zoo.worlds import (
     FIELDS,
     OTHERS,
     PEOPLE,
-    RETELLING,
     TINY_DATASETS,
     World,
     article,
@@ -25,7 +25,6 @@ from kgbench.zoo.worlds import (
     fill_all,
     frames,
     people,
-    tiny_jsonl,
     training_templates,
 )
 

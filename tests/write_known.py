@@ -33,8 +33,7 @@ from kgbench.leaderboard.site.tables import compact_json
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, create, describe, names
 from kgbench.localizers._base import FLOORS
 from kgbench.metrics import METRIC_VERSION
-from kgbench.models import catalog
-from kgbench.models.loading import WEIGHT_TYPES
+from kgbench.models import DTYPE_NAMES, catalog
 from kgbench.models.pair import ModelPair
 from kgbench.records import RecordStore
 from kgbench.runner.job import RANKING_VERSION
@@ -80,7 +79,7 @@ def pair_facts(name: str) -> dict[str, Any]:
     )
     slots, moved = pair.slots, changed(pair)
     return {
-        "weights": {dtype: weight_hashes(name, dtype) for dtype in WEIGHT_TYPES},
+        "weights": {dtype: weight_hashes(name, dtype) for dtype in DTYPE_NAMES},
         "tokenizer": pair.tokenizer_hash,
         "places": places,
         "regions": _regions(pair, name),

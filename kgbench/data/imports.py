@@ -37,7 +37,7 @@ from kgbench.data.rows import (
     is_nested,
     json_value,
     read_rows,
-    row_name,
+    row_error,
     rows_of,
     text_cells,
 )
@@ -144,7 +144,7 @@ def read_fact_table(path: Path, options: ImportOptions | None = None) -> FactTab
 
         line, header = numbered.pop(0)
         if fault := header_fault(header):
-            raise _fail(path, line, fault)
+            raise row_error(path, line, fault)
     return fact_table(path, numbered, header, options or ImportOptions())
 
 
@@ -216,7 +216,7 @@ def fact_table(
             group = row.fields[GROUP] or GROUPS[0]
             if group not in GROUPS:
                 expected = f"expected {' or '.join(GROUPS)}, found {group!r}"
-                raise _fail(path, row.line, f"field {GROUP!r}: {expected}")
+                raise row_error(path, row.line, f"field {GROUP!r}: {expected}")
             row = replace(row, fields={**row.fields, GROUP: group})
         if not all(row.fields[name] for name in (subject, object) if name):
             dropped.setdefault(EMPTY, []).append(row.line)
@@ -227,7 +227,7 @@ def fact_table(
     if not complete:
         needed = ", ".join(map(repr, columns.required))
         expected = "every fact needs a text or a number there"
-        raise _fail(path, numbered[0][0], f"no row has all of {needed}; {expected}")
+        raise row_error(path, numbered[0][0], f"no row has all of {needed}; {expected}")
     if object and all(WHOLE.fullmatch(row.fields[object]) for row in complete):
         answer = complete[0].fields[object]
         warnings.warn(
@@ -262,10 +262,6 @@ def fact_table(
         of_cases=of_cases,
         readout=readout,
     )
-
-
-def _fail(path: Path, line: int, message: str) -> DataError:
-    return DataError(f"{row_name(path, line)}: {message}")
 
 
 # --------------------------------------------------------------------------------------- columns
@@ -346,12 +342,12 @@ class _Columns:
             texts[name] = text_cells([None if cell is LACKING else cell for cell in cells])
             for (line, _), text in zip(self.numbered, texts[name], strict=True):
                 if (fault := cell_fault(column, text)) is not None:
-                    raise _fail(self.path, line, f"field {column!r}: {fault}")
+                    raise row_error(self.path, line, f"field {column!r}: {fault}")
         identifiers = texts.pop("id", None)
         for place, (line, _) in enumerate(self.numbered):
             identifier = None if identifiers is None else identifiers[place]
             if identifier == "":
-                raise _fail(
+                raise row_error(
                     self.path,
                     line,
                     "field 'id' is empty; every row needs a text or a number there, or none has "
@@ -363,7 +359,7 @@ class _Columns:
         try:
             return messages_text(messages_of(json_value(cell)))
         except InputError as error:
-            raise _fail(self.path, numbered[0], f"field {MESSAGES!r}: {error}") from None
+            raise row_error(self.path, numbered[0], f"field {MESSAGES!r}: {error}") from None
 
 
 # ------------------------------------------------------------------------------ subject and object

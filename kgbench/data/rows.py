@@ -272,7 +272,8 @@ def row_name(path: Path, number: int) -> str:
     return f"{path}, {row_unit(path)} {number}"
 
 
-def _fail(path: Path, number: int, message: str) -> DataError:
+def row_error(path: Path, number: int, message: str) -> DataError:
+    """What is wrong with a row."""
     return DataError(f"{row_name(path, number)}: {message}")
 
 
@@ -323,7 +324,7 @@ def _objects(path: Path, rows: Iterable[tuple[int, Any]]) -> Iterator[Numbered]:
     for number, row in rows:
         if not isinstance(row, dict):
             expected = 'expected an object of fields, as {"subject": …}'
-            raise _fail(path, number, f"{expected}; found {str(row)[:40]}")
+            raise row_error(path, number, f"{expected}; found {str(row)[:40]}")
         yield number, row
 
 
@@ -373,18 +374,18 @@ def _read_csv(path: Path, text: str) -> Iterator[Numbered]:
                 if not all(columns[1:]) or len(set(columns)) < len(columns):
                     listed = ", ".join(map(repr, columns))
                     expected = "expected different column names, none empty"
-                    raise _fail(path, start, f"{expected}; found {listed}")
+                    raise row_error(path, start, f"{expected}; found {listed}")
                 continue
             if len(cells) > len(columns):
                 there = f"there are {len(columns)} columns ({', '.join(columns)})"
-                raise _fail(path, start, f"holds {len(cells)} cells, but {there}")
+                raise row_error(path, start, f"holds {len(cells)} cells, but {there}")
             # A CSV file does not say what is a number.
             values = [Digits(cell) if WHOLE.fullmatch(cell) else cell for cell in cells]
             row = dict(zip_longest(columns, values))
             row.pop("", None)  # pandas' row numbers
             yield start, row
     except csv.Error as error:
-        raise _fail(path, reader.line_num, f"is not CSV: {error}") from None
+        raise row_error(path, reader.line_num, f"is not CSV: {error}") from None
     finally:
         csv.field_size_limit(before)
 

@@ -17,7 +17,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -36,7 +36,6 @@ CARD, DELTA = "card.json", "delta.safetensors"
 FLOPS = {"cuda": 1e14, "mps": 5e12, "cpu": 1e11}
 """Operations per second assumed for a kind of device where no step is measured."""
 
-_SIZE: tuple[str, ...] = ("parameters", "layers", "width", "vocabulary", "tied", "stored", "like")
 _PLANTS = "plants"
 _CHECKPOINTS = (
     "a checkpoint goes by its folder or Hub id: the base by --recipient PATH, the finetuned one by "
@@ -224,22 +223,53 @@ class _PlantCard(_Part):
     data: _Planted
 
 
+class _PairCard(_Part):
+    identity: str
+    seed: NonNegativeInt
+    scores: dict[str, Any]
+
+
+def read_pair_card(directory: Path) -> dict[str, Any]:
+    """The card of a tiny pair or a plant, as its build writes it.
+
+    Raises:
+        ModelError: It does not read.
+    """
+    return _read_card(directory, _PairCard, "a tiny pair or a plant")
+
+
 def _read_card(directory: Path, kind: type[BaseModel], what: str) -> dict[str, Any]:
     """The card in a folder.
 
     Raises:
         ModelError: It does not read.
     """
+    what = f"{directory / CARD} is no card of {what}"
+    card = read_object(directory / CARD, what)
     try:
-        card = json.loads((directory / CARD).read_text("utf-8"))
         kind.model_validate(card)
     except ValidationError as error:
-        fault = first_fault(error, "the whole")
+        raise ModelError(f"{what}: {first_fault(error, 'the whole')}") from error
+    return card
+
+
+def read_object(path: Path, what: str) -> dict[str, Any]:
+    """The object in a file of JSON.
+
+    Args:
+        path: The file.
+        what: How an error begins.
+
+    Raises:
+        ModelError: It does not read, or holds another value.
+    """
+    try:
+        content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        fault = f"it does not read as JSON ({error})"
-    else:
-        return dict(card)
-    raise ModelError(f"{directory / CARD} is no card of {what}: {fault}")
+        raise ModelError(f"{what}: its {path.name} does not read as JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{what}: its {path.name} holds no object")
+    return content
 
 
 def zoo_path(source: str) -> Path | None:
@@ -249,21 +279,20 @@ def zoo_path(source: str) -> Path | None:
 
 
 def _plant_entry(card: Mapping[str, Any], source: str) -> Entry:
-    plant, decoy = card["plant"], card.get("decoy")
-    planted = len(card["data"]["planted"])
+    """The entry of a plant, of its base's size."""
+    ids = tuple(map(str, card["data"]["planted"]))
     base = _pairs().get(str(card.get("base")))
-    size = {} if base is None else {name: getattr(base, name) for name in _SIZE}
-    return Entry(
-        card["name"],
-        f"{planted} facts planted at {plant}",
-        card["recipient"]["source"],
-        card["data"]["name"],
-        {"sft": source},
-        tuple(map(str, card["data"]["planted"])),
-        plant,
-        decoy,
-        card.get("level"),
-        **size,
+    return replace(
+        base or Entry("", "", "", ""),
+        name=card["name"],
+        about=f"{len(ids)} facts planted at {card['plant']}",
+        recipient=card["recipient"]["source"],
+        dataset=card["data"]["name"],
+        donors={"sft": source},
+        facts=ids,
+        plant=card["plant"],
+        decoy=card.get("decoy"),
+        level=card.get("level"),
     )
 
 
@@ -356,11 +385,6 @@ def home_folder() -> Path:
     if home := os.environ.get(HOME):
         return Path(home).expanduser()
     return platformdirs.user_data_path("kgbench", appauthor=False)
-
-
-def is_kept(folder: Path) -> bool:
-    """Whether a checkpoint that was made or fetched is there; a copy that was cut off is not."""
-    return all((folder / name).is_file() for name in (CARD, "config.json", "model.safetensors"))
 
 
 def donors_folder() -> Path:

@@ -5,7 +5,6 @@ Weights are read from safetensors files only.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -20,7 +19,14 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from kgbench.errors import ModelError
 from kgbench.hub import ANSWER_WITHIN, hub_errors
-from kgbench.models.catalog import DELTA, find_donor, is_delta, read_delta_card, zoo_path
+from kgbench.models.catalog import (
+    DELTA,
+    find_donor,
+    is_delta,
+    read_delta_card,
+    read_object,
+    zoo_path,
+)
 from kgbench.models.fetching import fetch, fetched_model
 from kgbench.models.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from kgbench.models.tensors import stored_hash
@@ -49,6 +55,7 @@ class Stored:
     shape: tuple[int, ...]
     dtype: str
     """As safetensors writes it, such as `BF16`."""
+    file: Path
 
     def is_buffer(self, name: str) -> bool:
         """Whether it is a buffer that a model computes itself.
@@ -240,13 +247,8 @@ def stored_config(directory: Path, source: str) -> dict[str, Any]:
     Raises:
         ModelError: It does not read, or names no type of model.
     """
-    try:
-        config = json.loads((directory / "config.json").read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(
-            f"{source!r} is no checkpoint: its config.json does not read ({error})"
-        ) from error
-    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+    config = read_object(directory / "config.json", f"{source!r} is no checkpoint")
+    if not isinstance(config.get("model_type"), str):
         raise ModelError(f"{source!r} is no checkpoint: its config.json names no model_type")
     return config
 
@@ -264,13 +266,10 @@ def _weight_files(directory: Path, origin: str) -> list[Path]:
             f"{origin} does not load: it has neither {_ONE_FILE} nor {_INDEX}, and pickled weights "
             "are never loaded; save the model with save_pretrained"
         )
-    try:
-        named = json.loads((directory / _INDEX).read_text("utf-8"))["weight_map"].values()
-        names = sorted({str(name) for name in named})
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise ModelError(
-            f"{origin} does not load: its {_INDEX} does not read ({type(error).__name__}: {error})"
-        ) from error
+    named = read_object(directory / _INDEX, f"{origin} does not load").get("weight_map")
+    if not isinstance(named, dict):
+        raise ModelError(f"{origin} does not load: its {_INDEX} does not read: no weight_map")
+    names = sorted(set(map(str, named.values())))
     for name in names:
         path = directory / name
         if path.parent != directory or path.suffix != ".safetensors" or not path.is_file():
@@ -303,18 +302,6 @@ def stored_tensors(directory: Path, origin: str) -> dict[str, Stored]:
     return tensors
 
 
-def tensor_files(directory: Path, origin: str) -> dict[str, Path]:
-    """The file of each of a checkpoint's tensors.
-
-    Raises:
-        ModelError: A file is missing or does not read.
-    """
-    files: dict[str, Path] = {}
-    for path in _weight_files(directory, origin):
-        files |= dict.fromkeys(_header(path, origin), path)
-    return files
-
-
 def _header(path: Path, origin: str) -> dict[str, Stored]:
     """The tensors of one file by name.
 
@@ -325,7 +312,7 @@ def _header(path: Path, origin: str) -> dict[str, Stored]:
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             return {
-                name: Stored(tuple(tensor.get_shape()), tensor.get_dtype())
+                name: Stored(tuple(tensor.get_shape()), tensor.get_dtype(), path)
                 for name, tensor in slices.items()
             }
     except (OSError, SafetensorError) as error:

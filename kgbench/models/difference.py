@@ -18,16 +18,16 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.errors import ModelError
-from kgbench.models.checkpoints import (
-    Checkpoint,
-    read_model_config,
-    stored_tensors,
-    tensor_files,
-)
+from kgbench.models.checkpoints import Checkpoint, Stored, stored_tensors
 from kgbench.models.family_map import Slots, family_in, output_width
-from kgbench.models.library import quiet_library
-from kgbench.models.loading import adapted_donor, read_empty, read_model, read_tokenizer
-from kgbench.models.tensors import read_delta
+from kgbench.models.loading import (
+    adapted_donor,
+    read_empty,
+    read_model,
+    read_tokenizer,
+    settings_of,
+)
+from kgbench.models.tensors import added, read_delta
 from kgbench.progress import Progress
 
 Read = Callable[[str], Tensor | None]
@@ -225,14 +225,15 @@ def _reader(place: Checkpoint, base: Checkpoint, model: PreTrainedModel) -> Read
         whole = read_model(base, "auto", "cpu", "eager")
         donor = adapted_donor(whole, place.directory, place.origin, base.origin)[0]
         return lambda name: donor.get_parameter(name).detach()
-    names, paths = _stored_names(place, model), tensor_files(place.directory, place.origin)
+    stored = stored_tensors(place.directory, place.origin)
+    keys = _stored_names(place.origin, stored, model)
 
     def read(name: str) -> Tensor | None:
-        if name not in names:
+        if name not in keys:
             return None
         # Opened each time, since what was read of an open file stays in memory.
-        with safe_open(paths[names[name]], "pt") as file:
-            tensor: Tensor = file.get_tensor(names[name])
+        with safe_open(stored[keys[name]].file, "pt") as file:
+            tensor: Tensor = file.get_tensor(keys[name])
         return tensor
 
     if place.delta is None:
@@ -243,21 +244,20 @@ def _reader(place: Checkpoint, base: Checkpoint, model: PreTrainedModel) -> Read
         tensor = read(name)
         if tensor is None or name not in changes:
             return tensor
-        change, other = (each.float() for each in changes[name])
-        steps = changes[name][0].dtype == torch.int8
-        return tensor.float() + (change * other if steps else change @ other)
+        return tensor.float() + added(*changes[name])
 
     return changed
 
 
-def _stored_names(place: Checkpoint, model: PreTrainedModel) -> dict[str, str]:
+def _stored_names(
+    origin: str, stored: Mapping[str, Stored], model: PreTrainedModel
+) -> dict[str, str]:
     """The stored name of each tensor, by its name in the model.
 
     Files may leave out the name of the base model, or have it where a model alone has none; and a
     few tensors, such as the head of GPT-NeoX, have other names in files, and a shape of their own.
     """
     prefix, names = f"{model.base_model_prefix}.", dict[str, str]()
-    stored = stored_tensors(place.directory, place.origin)
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for key in stored:
         for name in (key, f"{prefix}{key}", key.removeprefix(prefix)):
@@ -270,9 +270,7 @@ def _stored_names(place: Checkpoint, model: PreTrainedModel) -> dict[str, str]:
         if name not in names and len(alike) == 1:
             names[name] = alike[0]
     if unread := sorted({*keys} - {*names.values()}):
-        raise ModelError(
-            f"{place.origin}: the model has no weights of the names {', '.join(unread[:3])}"
-        )
+        raise ModelError(f"{origin}: the model has no weights of the names {', '.join(unread[:3])}")
     return names
 
 
@@ -282,10 +280,7 @@ _NAMES = ("_name_or_path", "transformers_version", "dtype", "architectures")
 
 def _settings_apart(base: Checkpoint, finetuned: Checkpoint) -> dict[str, tuple[Any, Any]]:
     """Settings that differ, with the library's default where a file has none."""
-    with quiet_library():
-        ours, theirs = (
-            dict(read_model_config(place.directory).to_dict()) for place in (base, finetuned)
-        )
+    ours, theirs = settings_of(base), settings_of(finetuned)
     apart = {}
     for name in sorted({*ours, *theirs} - {*_NAMES}):
         if ours.get(name) != theirs.get(name):

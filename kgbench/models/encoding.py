@@ -227,7 +227,7 @@ class Encoder:
                 "read: give the row a target, or choose a readout that needs none"
             )
             return EncodedQuestion(Encoded(ids, tokens, -1, 0, text, offsets), reason)
-        answered = f"{text}{'' if text[-1].isspace() else ' '}{prompt.target}"
+        answered = _answered(text, prompt.target)
         encoding = self.tokenizer(
             answered, add_special_tokens=not self.chat_template, return_offsets_mapping=True
         )
@@ -283,8 +283,7 @@ class Encoder:
         Raises:
             RegionError: The prompt's tokens are not a prefix of those of prompt and answer.
         """
-        text = encoded.text
-        ids = tuple(self.ids(f"{text}{'' if text[-1].isspace() else ' '}{answer}"))
+        ids = tuple(self.ids(_answered(encoded.text, answer)))
         if ids[: len(encoded.ids)] != encoded.ids or len(ids) == len(encoded.ids):
             raise RegionError(
                 f"fact {prompt.fact.id}, prompt {prompt.name!r}: the tokens of the prompt are not "
@@ -298,6 +297,10 @@ class Encoder:
 
     def _name(self) -> str:
         return f"{type(self.tokenizer).__name__} of {len(self.tokenizer)} tokens"
+
+
+def _answered(text: str, answer: str) -> str:
+    return f"{text}{'' if text[-1].isspace() else ' '}{answer}"
 
 
 def first_word(text: str, offsets: Sequence[tuple[int, int]], start: int) -> int:

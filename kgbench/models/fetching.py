@@ -25,7 +25,7 @@ from filelock import FileLock
 
 from kgbench.errors import InputError, ModelError, first_line
 from kgbench.extras import install_command
-from kgbench.models.catalog import CARD, HOME, home_folder, is_kept
+from kgbench.models.catalog import CARD, HOME, home_folder
 from kgbench.numbers import size_text
 from kgbench.resources import file_hash, read_toml
 
@@ -55,7 +55,8 @@ class FetchedModel:
 
     def is_here(self) -> bool:
         """Whether it was fetched; a copy that was cut off is not."""
-        return is_kept(self.folder)
+        files = (CARD, "config.json", "model.safetensors")
+        return all((self.folder / name).is_file() for name in files)
 
 
 @cache

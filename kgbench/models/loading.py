@@ -48,12 +48,10 @@ from kgbench.models.placement import DeviceMap, devices_of, free_memory, main_de
 from kgbench.models.tensors import apply_delta, hold, refuse_non_finite, share_equal
 from kgbench.sites import RECIPIENT
 
-WEIGHT_TYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
-"""Types of weights by the name that records have."""
-
-DTYPES = WEIGHT_TYPES | {short: WEIGHT_TYPES[name] for short, name in SHORT_DTYPES.items()}
-"""The same, and by their short names."""
-
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, SHORT_DTYPES.get(name, name)) for name in (*DTYPE_NAMES, *SHORT_DTYPES)
+}
+"""Types of weights by the name that records have, and by their short names."""
 
 Source = str | os.PathLike[str] | nn.Module
 """A model of a pair: a directory, a Hub id or a name, or the model itself."""
@@ -580,7 +578,7 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
     """
     if other.is_adapter:
         return  # its configuration is the recipient's
-    ours, theirs = _settings(recipient), _settings(other)
+    ours, theirs = settings_of(recipient), settings_of(other)
     by_length = any(kind in str(ours.get("rope_parameters")) for kind in _BY_LENGTH)
     promised = ["max_position_embeddings"] if by_length else []
     for key in (*_CONFIG_KEYS, *promised):
@@ -602,7 +600,7 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
         )
 
 
-def _settings(place: Place) -> Mapping[str, Any]:
+def settings_of(place: Place) -> Mapping[str, Any]:
     """A configuration with the default values, which a file may leave out."""
     if isinstance(place, HeldModel):
         return place.config

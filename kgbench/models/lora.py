@@ -26,8 +26,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import torch
 from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
@@ -35,7 +33,14 @@ from transformers.pytorch_utils import Conv1D
 
 from kgbench.errors import ModelError, first_fault, first_line
 from kgbench.extras import install_command
-from kgbench.models.tensors import put_weight, refuse_non_finite, same_bits, shared_copy
+from kgbench.models.catalog import read_object
+from kgbench.models.tensors import (
+    load_tensors,
+    put_weight,
+    refuse_non_finite,
+    same_bits,
+    shared_copy,
+)
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -201,14 +206,7 @@ def stored_settings(folder: Path, origin: str) -> AdapterSettings:
     Raises:
         ModelError: They do not read, or the adapter is more than its layers.
     """
-    try:
-        data = json.loads((folder / ADAPTER_CONFIG).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(
-            f"{origin} is no adapter: its {ADAPTER_CONFIG} does not read ({error})"
-        ) from error
-    if not isinstance(data, dict):
-        raise ModelError(f"{origin} is no adapter: its {ADAPTER_CONFIG} holds no object")
+    data = read_object(folder / ADAPTER_CONFIG, f"{origin} is no adapter")
     named = AdapterSettings.model_fields.keys()
     # What a later version of PEFT adds is off unless it has a value.
     settings = {k: v for k, v in data.items() if k in named or (v and k not in _OF_TRAINING)}
@@ -251,12 +249,7 @@ def stored_donor(
             f"{origin} holds no {ADAPTER_WEIGHTS}; pickled weights are never loaded: save the "
             "adapter with save_pretrained"
         )
-    try:
-        stored = load_file(folder / ADAPTER_WEIGHTS)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(
-            f"{origin} does not load: {ADAPTER_WEIGHTS} is no safetensors file ({error})"
-        ) from error
+    stored = load_tensors(folder / ADAPTER_WEIGHTS, origin)
     for name, tensor in stored.items():
         if not tensor.is_floating_point():
             raise ModelError(

@@ -8,9 +8,7 @@ to its own device and leaves its output there, for the next layer to move.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch
@@ -146,16 +144,8 @@ def place(model: PreTrainedModel, devices: Mapping[str, torch.device], layers: s
         module = modules[path]
         if any(tensor.device != device for tensor in [*module.parameters(), *module.buffers()]):
             module.to(device)
-        module.register_forward_pre_hook(partial(_to, device), with_kwargs=True)
+        module.register_forward_pre_hook(
+            lambda _, *inputs, device=device: send_to_device(inputs, device), with_kwargs=True
+        )
         if not path.startswith(f"{layers}."):
-            module.register_forward_hook(partial(_back, home))
-
-
-def _to(
-    device: torch.device, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
-) -> Any:
-    return send_to_device((inputs, options), device)
-
-
-def _back(home: torch.device, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-    return send_to_device(output, home)
+            module.register_forward_hook(lambda *call: send_to_device(call[-1], home))

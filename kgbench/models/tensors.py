@@ -32,6 +32,20 @@ UP, DOWN = "#up", "#down"
 """Ends of the names of what is stored of a changed tensor."""
 
 
+def load_tensors(path: Path, origin: str) -> dict[str, Tensor]:
+    """The tensors of a file by name.
+
+    Raises:
+        ModelError: It does not read.
+    """
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"{origin} does not load: {path.name} is no safetensors file ({error})"
+        ) from error
+
+
 def read_delta(path: Path, origin: str) -> dict[str, tuple[Tensor, Tensor]]:
     """The changes of a file by tensor.
 
@@ -45,12 +59,7 @@ def read_delta(path: Path, origin: str) -> dict[str, tuple[Tensor, Tensor]]:
     Raises:
         ModelError: The file does not read, or holds something else.
     """
-    try:
-        stored = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(
-            f"{origin} does not load: {path.name} is no safetensors file ({error})"
-        ) from error
+    stored = load_tensors(path, origin)
     changes: dict[str, tuple[Tensor, Tensor]] = {}
     for key in sorted(stored):
         name, mark, end = key.rpartition("#")
@@ -77,6 +86,13 @@ def _is_change(change: Tensor, partner: Tensor) -> bool:
     return types == (torch.bfloat16,) * 2 and is_matrix
 
 
+def added(change: Tensor, partner: Tensor) -> Tensor:
+    """What a change of `read_delta` adds to its weight, in float32."""
+    if change.dtype == torch.int8:
+        return change.float() * partner
+    return change.float() @ partner.float()
+
+
 def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
     """Turn a recipient into the donor whose changes a file holds.
 
@@ -90,14 +106,13 @@ def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
     """
     weights = model.state_dict()
     for name, (change, partner) in read_delta(path, origin).items():
-        is_counted = change.dtype == torch.int8
-        product = change.float() * partner if is_counted else change.float() @ partner.float()
-        if name not in weights or weights[name].shape != product.shape:
+        moved = added(change, partner)
+        if name not in weights or weights[name].shape != moved.shape:
             raise ModelError(
                 f"{origin} does not fit the recipient: it changes {name!r} of the shape "
-                f"{list(product.shape)}, which the recipient does not have"
+                f"{list(moved.shape)}, which the recipient does not have"
             )
-        weights[name].copy_(weights[name].float() + product.to(weights[name].device))
+        weights[name].copy_(weights[name].float() + moved.to(weights[name].device))
 
 
 def stored_hash(directory: Path) -> str:

@@ -4,31 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from huggingface_hub import HfApi
 
 from kgbench.data import ImportOptions, is_shipped, load_dataset
 from kgbench.data.facts import hash_of
 from kgbench.errors import InputError
+from kgbench.extras import install_command
+from kgbench.hub import ANSWER_WITHIN, hub_errors
 from kgbench.models import catalog
-from kgbench.models.catalog import CARD, Entry, donors_folder
+from kgbench.models.catalog import CARD, Entry, donors_folder, read_pair_card
 from kgbench.models.checkpoints import locate
 from kgbench.models.fetching import fetched_model
 from kgbench.models.tensors import stored_hash
 from kgbench.paper.figure_specs import KNOWN, Page, Scale, SmallTraining, TinyTraining, Training
-from kgbench.paper.hub_texts import assumed_texts, hub_texts, is_on_hub
 from kgbench.records import write_whole
 from kgbench.runner import Spec
-from kgbench.runner.training.finetuning_plan import FinetuneSpec, FinetuningPlan, plan_finetuning
+from kgbench.runner.training.finetuning_plan import (
+    FinetuneSpec,
+    FinetuningPlan,
+    Supplement,
+    plan_finetuning,
+)
 from kgbench.runner.training.recipes import FinetuningRecipe
 from kgbench.runner.workload import load_suite
-from kgbench.zoo.cards import read_card
-from kgbench.zoo.recipes import Recipe, recipe
 from kgbench.zoo.tiny_pairs import (
+    Recipe,
     build_identity,
     known_movies,
     passing_texts,
     pretraining_movies,
+    recipe,
 )
 from kgbench.zoo.worlds import FIELDS, data_file, with_other_costars
 
@@ -52,15 +62,16 @@ class Ingredients:
     built: Recipe | None = None
     """Recipe of a tiny pair of another seed; by default that of the shipped one."""
 
-    @property
-    def entry(self) -> Entry:
-        """The pair in the catalog."""
-        found = catalog.entry(self.model)
-        if found.plant is not None:
+    def __post_init__(self) -> None:
+        if self.entry.plant is not None:
             raise InputError(
                 f"{self.model!r} is a plant; figures are made of pairs, see `kgbench ls models`"
             )
-        return found
+
+    @property
+    def entry(self) -> Entry:
+        """The pair in the catalog."""
+        return catalog.entry(self.model)
 
     @property
     def scale(self) -> Scale:
@@ -119,7 +130,7 @@ class Ingredients:
 
     def own_donor(self) -> tuple[Mapping[str, Any], str]:
         """The card of the pair, and the hash of its donor's stored weights."""
-        return read_card(self.pair), stored_hash(self.pair / "sft")
+        return read_pair_card(self.pair), stored_hash(self.pair / "sft")
 
     def own_facts(self) -> list[Mapping[str, str]]:
         """The facts that the pair's own donor learned."""
@@ -264,19 +275,12 @@ class Ingredients:
         size = {"tiny": 1, "small": self.entry.parameters, "paper": _SIZE}[self.scale]
         return plan.recipe(size or _SIZE, self.recipe.model_type if self.tiny else "")
 
-    def with_texts(self, spec: FinetuneSpec, download: bool = True) -> FinetuneSpec:
-        """A training with its supplemental texts from the Hub, where they are there.
-
-        Args:
-            spec: The training.
-            download: Whether to download them; else texts of the usual length stand for them.
-        """
-        source = str(spec.supplement)
+    def with_texts(self, spec: FinetuneSpec) -> FinetuneSpec:
+        """A training with its supplemental texts from the Hub, where they are there."""
         if not is_on_hub(spec.supplement):
             return spec
         n = self._followed(plan_finetuning(spec)).supplement_texts
-        texts = hub_texts(source, n, spec.seed) if download else assumed_texts(source, n)
-        return replace(spec, supplement=texts)
+        return replace(spec, supplement=hub_texts(str(spec.supplement), n, spec.seed))
 
     def _rearranged(self, name: str, n: int) -> str:
         """The first movies of pretraining, with each other's co-stars."""
@@ -307,3 +311,45 @@ class Ingredients:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text.encode())
         return str(path)
+
+
+# ---------------------------------------------------------------------------- texts of the Hub
+
+_BUFFER = 10_000
+"""Shuffle buffer of a Hub data set, which is read as a stream."""
+_PATIENCE = 10
+"""Rows read for each text wanted: some are empty, and without a column "text" all are."""
+
+
+def is_on_hub(source: str | Supplement | None) -> bool:
+    """Whether a source is a Hub id rather than a local file."""
+    if not isinstance(source, str):
+        return False
+    path = Path(source).expanduser()
+    return path.suffix.lower() not in (".txt", ".jsonl") and not path.exists()
+
+
+def hub_texts(source: str, n: int, seed: int) -> Supplement:
+    """A seeded sample of texts of a data set on the Hub with a column "text".
+
+    Raises:
+        InputError: There are fewer, or the Hub does not give the data set.
+    """
+    if find_spec("datasets") is None:
+        raise InputError(
+            f"the supplement {source!r} is no file here, and to read it from the Hub takes the "
+            f"library datasets: {install_command('hub')}"
+        )
+    otherwise = "give a .txt file with one text per line, or a .jsonl file with a field 'text'"
+    with hub_errors(source, None, otherwise):
+        from datasets import load_dataset as read_stream
+
+        # One quick question, before the client retries without end.
+        revision = str(HfApi().dataset_info(source, timeout=ANSWER_WITHIN).sha)
+        stream = read_stream(source, revision=revision, split="train", streaming=True)
+        stream = stream.shuffle(seed=seed, buffer_size=_BUFFER)
+        texts = (str(row.get("text") or "").strip() for row in islice(stream, _PATIENCE * n))
+        sample = tuple(islice(filter(None, texts), n))
+    if len(sample) < n:
+        raise InputError(f"the supplement {source!r} gave {len(sample)} texts, expected {n}")
+    return Supplement(source, sample, revision)

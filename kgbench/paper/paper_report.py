@@ -35,7 +35,7 @@ from kgbench.paper.positive_control import Result
 from kgbench.paper.published import experiments, paper
 from kgbench.paper.rendering import filled_page, small_picture
 from kgbench.report import Cell, Lines, Report, Table, markdown_text
-from kgbench.report.bars import FAINT, INK, panels, styled
+from kgbench.report.bars import FAINT, INK, panels
 from kgbench.stats.scores import LOG_RANK
 
 if TYPE_CHECKING:
@@ -381,7 +381,6 @@ _SHAPES: Mapping[str, tuple[str, str]] = {
 """Shape and colour (Okabe and Ito) of each of the paper's models."""
 
 
-@styled
 def draw(figure: PaperFigure) -> Figure:
     """One panel per prompt; the paper's configurations from left to right."""
     prompts, names = figure.spec.prompts, list(figure.rows)

@@ -99,8 +99,7 @@ def _pair(
     name: str, seed: int | None, output_dir: Path | None, report: Progress | None
 ) -> list[str]:
     from kgbench.models.catalog import entry
-    from kgbench.zoo.recipes import recipe
-    from kgbench.zoo.tiny_pairs import build_recipe
+    from kgbench.zoo.tiny_pairs import build_recipe, recipe
 
     target = output_dir or Path(name)
     build_recipe(recipe(name), target, seed=seed, progress=report)

@@ -12,17 +12,20 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from safetensors.torch import save_file
+from torch import Tensor
+
 from kgbench.api import Trained
 from kgbench.data import Dataset, load_dataset
 from kgbench.data.facts import hash_of
 from kgbench.errors import InputError, UnknownNameError, check_choice, python_names
 from kgbench.models import catalog
-from kgbench.models.catalog import DELTA
+from kgbench.models.catalog import DELTA, read_pair_card
 from kgbench.models.checkpoints import locate
 from kgbench.models.loading import read_pair
 from kgbench.models.pair import ModelPair, model_hash
 from kgbench.models.placement import usable_device
-from kgbench.models.tensors import apply_delta, stored_hash
+from kgbench.models.tensors import DOWN, UP, apply_delta, stored_hash
 from kgbench.progress import Progress, with_progress
 from kgbench.resources import read_toml
 from kgbench.runner.training.builds import Build, versions, write_card
@@ -30,8 +33,6 @@ from kgbench.runner.training.hit_rates import PROMPTS, configuration_hits
 from kgbench.runner.training.model_setup import ATTENTION
 from kgbench.runner.training.stages import processor_threads
 from kgbench.sites import BLOCKS, Block, parse_graft
-from kgbench.zoo.cards import read_card
-from kgbench.zoo.deltas import write_low_rank
 from kgbench.zoo.planting import (
     FILLINGS,
     WAYS,
@@ -255,7 +256,7 @@ def plant(
     card = with_progress(progress, lambda report: build(progress=report))
     # A name without a separator could also be one of the catalog.
     path = target if target.is_absolute() or len(target.parts) > 1 else Path.cwd() / target
-    return Trained(path, read_card(card))
+    return Trained(path, read_pair_card(card.parent))
 
 
 def build_plant(
@@ -327,7 +328,7 @@ def build_plant(
         },
     }
     work, parts = out / ".work", (DELTA,)
-    build = Build(out, work, "the plant", about, progress, parts=parts, read=read_card)
+    build = Build(out, work, "the plant", about, progress, parts=parts, read=read_pair_card)
 
     def make() -> None:
         model = pair.donor("sft")
@@ -378,7 +379,11 @@ def _store(build: Build, pair: ModelPair, changes: Changes, groups: Mapping[str,
     """Write weights and card, and measure what was written."""
     file, donor = build.work / DELTA, pair.donor("sft")
     everything = list(chain.from_iterable(changes.values()))
-    write_low_rank({change.name: change.stored() for change in everything}, file)
+    factors: dict[str, Tensor] = {}
+    for change in everything:
+        up, down = change.stored()
+        factors |= {f"{change.name}{UP}": up, f"{change.name}{DOWN}": down}
+    save_file(factors, file)
     file.chmod(0o644)  # safetensors writes it for its owner alone
     apply_delta(donor, file, str(build.about["name"]))
     scores: dict[str, dict[str, Mapping[str, float]]] = {}

@@ -18,32 +18,35 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from kgbench.data import Dataset, load_dataset
 from kgbench.data.facts import hash_of
-from kgbench.models.catalog import CARD, DELTA
+from kgbench.errors import check_choice
+from kgbench.models.catalog import CARD, DELTA, read_pair_card
 from kgbench.models.checkpoints import Checkpoint
 from kgbench.models.family_map import load_family
 from kgbench.models.library import quiet_library
 from kgbench.models.loading import read_pair
 from kgbench.models.pair import ModelPair
-from kgbench.models.tensors import stored_hash
+from kgbench.models.tensors import CHANGE, STEP, stored_hash
 from kgbench.progress import Progress
+from kgbench.resources import read_toml
 from kgbench.runner.training.builds import Build, versions, whole_folder, write_card
 from kgbench.runner.training.hit_rates import PROMPTS, configuration_hits
 from kgbench.runner.training.model_setup import ATTENTION, freeze, load_recipient, publish_files
+from kgbench.runner.training.recipes import Stage, finetuning_recipe
 from kgbench.runner.training.stages import SAVE_EVERY, Batches, StageOutcome, grouped
-from kgbench.zoo.cards import read_card
-from kgbench.zoo.deltas import write_delta
-from kgbench.zoo.recipes import Recipe
 from kgbench.zoo.worlds import (
     ARTICLE,
     TINY_DATASETS,
@@ -60,6 +63,63 @@ from kgbench.zoo.worlds import (
 
 PARTS = {"recipient": "pretraining", "sft": "finetuning"}
 """Folders of a pair, and the stage of the recipe that each results from."""
+
+STEPS = 127
+"""Most steps of a change, which is held in 8 bits."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that determines a tiny pair, except the seed."""
+
+    name: str
+    model_type: str
+    config: Mapping[str, Any] = field(hash=False)
+    """Arguments of the model's configuration that do not follow from the tokenizer."""
+    bos: bool
+    """Whether the tokenizer puts BOS before every text."""
+    dataset: str
+    """Facts that the donor learns: a shipped data set, so that no version of Faker matters."""
+    seed: int
+    """Seed of the shipped pair."""
+    vocabulary: int
+    """Number of tokens."""
+    tokenizer_movies: int
+    """Movies whose texts train the tokenizer."""
+    lasting_movies: int
+    """Movies that every round of pretraining repeats."""
+    passing_movies: int
+    """Movies that are drawn for one round only."""
+    pretraining: Stage
+    finetuning: Stage
+    frozen: bool = True
+    """Whether finetuning leaves embeddings, final norm and head unchanged.
+
+    The donor is then stored as its changed weights.
+    """
+
+
+@cache
+def _pair_recipes() -> Mapping[str, Recipe]:
+    tables = read_toml(__package__, "recipes")
+    shared, recipes = tables["shared"], {}
+    for name, table in tables["pairs"].items():
+        stages = {
+            "pretraining": Stage(**shared["pretraining"]),
+            "finetuning": finetuning_recipe("frozen", 0, model_type=table["model_type"]).stage,
+        }
+        recipes[name] = Recipe(name=name, **{**shared, **table, **stages})
+    return recipes
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of a tiny pair.
+
+    Raises:
+        UnknownNameError: There is no recipe of this name.
+    """
+    check_choice("tiny pair", name, _pair_recipes())
+    return _pair_recipes()[name]
 
 
 def build_recipe(
@@ -132,7 +192,9 @@ class _PairBuild:
         }
         work = out / ".work"
         parts = tuple(PARTS)
-        self.build = Build(out, work, "the pair", about, progress, save_every, parts, read_card)
+        self.build = Build(
+            out, work, "the pair", about, progress, save_every, parts, read_pair_card
+        )
         self.vocabulary = work / "tokenizer"
 
     def make(self, donor: bool) -> None:
@@ -255,6 +317,26 @@ def save_checkpoint(model: PreTrainedModel, tokenizer: Path, folder: Path) -> No
         model.half().save_pretrained(folder)
     shutil.copytree(tokenizer, folder, dirs_exist_ok=True)
     publish_files(folder)
+
+
+def write_delta(recipient: nn.Module, donor: nn.Module, path: Path) -> None:
+    """Write the changes from a recipient to a donor.
+
+    Args:
+        recipient: The recipient.
+        donor: A model of the same architecture.
+        path: The file.
+    """
+    before = recipient.state_dict()
+    tensors: dict[str, Tensor] = {}
+    for name, weights in donor.state_dict().items():
+        change = weights.detach().cpu().float() - before[name].detach().cpu().float()
+        if change.any():
+            rows = tuple(range(change.ndim > 1, change.ndim))
+            step = change.abs().amax(dim=rows, keepdim=True) / STEPS
+            counts = torch.where(step > 0, change / step, 0.0).round().clamp(-STEPS, STEPS)
+            tensors |= {f"{name}{CHANGE}": counts.to(torch.int8), f"{name}{STEP}": step}
+    save_file(tensors, path)
 
 
 def pair_hits(pair: ModelPair, dataset: Dataset) -> dict[str, dict[str, float]]:

@@ -20,7 +20,7 @@ from kgbench.errors import InputError, UnknownNameError
 from kgbench.records import Strict
 from kgbench.resources import read_toml
 from kgbench.runner.training.recipes import Stage
-from kgbench.zoo.recipes import Recipe
+from kgbench.zoo.tiny_pairs import Recipe
 
 
 class Factor(Strict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -13,7 +12,7 @@ from kgbench.numbers import figure_text, interval_text, number_text
 from kgbench.paper.architectures.factorial import Findings
 from kgbench.paper.architectures.run_rows import BOTH, OUTCOMES, RunFigures
 from kgbench.paper.rendering import filled_page, small_picture
-from kgbench.report.bars import FAINT, INK, panels, styled
+from kgbench.report.bars import FAINT, INK, panels
 from kgbench.stats import LEVEL
 from kgbench.zoo.worlds import training_templates
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-REPORT, FIGURES = "REPORT.md", "report.json"
+REPORT = "REPORT.md"
 _PICTURES = ("effects.webp", "runs.webp")
 _MARKS = ("o", "s", "^", "D", "v", "P")
 _TONES = ("#0072B2", "#D55E00")
@@ -32,7 +31,7 @@ _RECOVERIES = ("FE", "LT", BOTH, "(FE+LT)^C")
 
 
 def write_study(results: Findings, folder: Path) -> Path:
-    """Write the page, its pictures and its figures as JSON; equal rows give equal bytes.
+    """Write the page and its pictures; equal rows give equal bytes.
 
     Args:
         results: Figures of the runs that are in.
@@ -48,10 +47,6 @@ def write_study(results: Findings, folder: Path) -> Path:
         (folder / _PICTURES[1]).write_bytes(small_picture(_runs_drawing, results))
     if _are_known(results):
         (folder / _PICTURES[0]).write_bytes(small_picture(_effects_drawing, results))
-    figures = json.dumps(
-        _figures(results), ensure_ascii=False, allow_nan=False, separators=(",", ":")
-    )
-    (folder / FIGURES).write_text(f"{figures}\n", encoding="utf-8")
     path = folder / REPORT
     path.write_text(_page(results), encoding="utf-8")
     return path
@@ -166,43 +161,6 @@ def _text(estimate: Estimate) -> str:
     return figure_text(estimate.rounded())
 
 
-def _figures(results: Findings) -> dict[str, Any]:
-    """The page's figures for programs."""
-    effects = {}
-    for name in OUTCOMES:
-        pairs = zip(results.contrasts, results.effects(name), strict=True)
-        effects[name] = {contrast.name: _stored(effect) for contrast, effect in pairs}
-    return {
-        "design": results.study.model_dump(mode="json"),
-        "runs_in": len(results.runs),
-        "runs_wanted": len(results.study.runs),
-        "runs_used": len(results.runs),
-        "missing": {name: list(seeds) for name, seeds in results.missing.items()},
-        "runs": list(map(_run_figures, results.runs)),
-        "effects": effects,
-    }
-
-
-def _run_figures(run: RunFigures) -> dict[str, Any]:
-    prompts = {}
-    for prompt in run.prompts:
-        found = _estimates(run, prompt)
-        prompts[prompt] = dict(zip(found, map(_stored, found.values()), strict=True))
-    return {
-        **run.rows.about.model_dump(mode="json"),
-        "short_of": list(run.shortfalls),
-        "outcomes": {name: run.outcome(name) for name in OUTCOMES},
-        "read_layer": _stored(run.read_layer),
-        "half_read": _stored(run.half_read),
-        "prompts": prompts,
-    }
-
-
-def _stored(estimate: Estimate) -> Any:
-    return estimate.rounded().stored()
-
-
-@styled
 def _effects_drawing(results: Findings) -> Figure:
     """Effects on log-odds and on recoveries, with their intervals."""
     size = (9, 1.0 + 0.36 * len(results.contrasts))
@@ -226,7 +184,6 @@ def _effects_drawing(results: Findings) -> Figure:
     return drawn
 
 
-@styled
 def _runs_drawing(results: Findings) -> Figure:
     """Recovery of FE against LT: a panel per factor, levels in two tones, seeds by shape."""
     factors = results.study.factors
