@@ -202,8 +202,6 @@ def _cost(
     )
     if recipe.rank is None:
         place = {**place, "savings": ("--recipe lora", *place["savings"])}
-    # Of a checkpoint, which is copied to the processor's memory: that of accelerators is another.
-    copied = 3 * stored if place["device"] == "cpu" else 0
     return Cost(
         plan.name,
         each * tokens * recipe.epochs,
@@ -221,7 +219,6 @@ def _cost(
             "weights": dtype.itemsize * total + (0 if recipe.rank is None else stored),
             "gradients": stored,
             "AdamW": 2 * stored,
-            **({"checkpoint": copied} if copied else {}),
         },
         disk=stored + _KEPT * 3 * stored,  # the donor, and weights and moments of checkpoints
         download=download,

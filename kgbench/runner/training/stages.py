@@ -6,7 +6,7 @@ optimizer, scheduler, gradient scaler, states of all random number generators), 
 is fixed beforehand, and a checkpoint counts only once its second file has the hash of the first.
 
 Invariant: no step waits for its device. Losses stay there until a validation or a checkpoint is
-due, and a checkpoint is a copy in the processor's memory that is written while the steps go on.
+due, and a checkpoint is a copy that is written while the steps go on, where memory has room.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from torch.nn.utils.rnn import pad_sequence
 from kgbench.data.facts import hash_of
 from kgbench.errors import InputError, OutputError
 from kgbench.models.library import quiet_library
+from kgbench.models.placement import free_memory
 from kgbench.records import write_whole
 from kgbench.resources import file_hash
 from kgbench.runner.training.recipes import Stage
@@ -330,11 +331,13 @@ class Training:
         return step % self.run.save_every == 0 and self.held <= most
 
     def save(self, step: int) -> None:
-        """Begin to write a checkpoint, once the one before is written; one is copied at a time.
+        """Begin to write a checkpoint, once the one before is written.
+
+        It is a copy where that takes at most half of the free memory, else the steps wait for it.
 
         Raises:
             InputError: A loss is no number.
-            OSError: The one before was not written.
+            OSError: It, or the one before, was not written.
             SafetensorError: The same.
         """
         self.read()
@@ -349,9 +352,11 @@ class Training:
         tensors[f"{_RANDOM}cpu"] = torch.random.get_rng_state()
         for device in self.accelerators:
             tensors[f"{_RANDOM}{device}"] = torch.cuda.random.get_rng_state(device)
-        copies = {}
+        copied = sum(tensor.nbytes for tensor in tensors.values()) <= free_memory()["cpu"] / 2
+        written = {}
         for name, tensor in tensors.items():
-            copies[name] = tensor.detach().to("cpu", copy=True).contiguous()
+            part = tensor.detach().to("cpu", copy=True) if copied else tensor.detach()
+            written[name] = part.contiguous()
         state = {
             "groups": optimizer["param_groups"],
             "rate": self.rate.state_dict(),
@@ -361,8 +366,10 @@ class Training:
         }
         writer = ThreadPoolExecutor(1)
         folder = self.run.work / f"checkpoint-{step}"
-        self.writing = writer.submit(_write_checkpoint, folder, copies, state)
+        self.writing = writer.submit(_write_checkpoint, folder, written, state)
         writer.shutdown(wait=False)
+        if not copied:
+            self.wait()  # what is written must not change meanwhile
         self.held += time.monotonic() - started
 
     def wait(self) -> None:
