@@ -416,7 +416,7 @@ def evaluate(
         dtype: Weight type; by default float32 on a CPU, and elsewhere the widest that is stored.
         device: `cpu`, `cuda`, `cuda:1`, `mps`; `auto` takes an accelerator if there is one.
         device_map: Spread layers over devices: `auto`, `balanced`, `sequential`.
-        batch_size: Prompts per forward; by default by a token budget.
+        batch_size: Prompts per forward; by default by width and free memory.
         executor: `packed`, `rows` or `sequential`; `auto` takes the fastest that agrees.
         attention: `sdpa`, `eager`, or `auto`.
         output_dir: Where records are kept.

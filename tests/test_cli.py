@@ -324,6 +324,7 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
         ("eval --model tiny-gemma --localizer ,", "expected a name"),
         (f"eval {TINY} --limit 0", "--limit"),
         (f"eval {TINY} --batch-size -1", "--batch-size"),
+        (f"eval {TINY} --batch-size many", "is not a valid whole number or 'auto'"),
         ("eval --model tiny-gema", "Did you mean 'tiny-gemma'"),
         (f"eval {TINY} --localizer dynamic_grafts", "Did you mean 'dynamic_graft'"),
         (f"eval {TINY} --prompt headlin", "Did you mean 'headline"),
@@ -526,7 +527,8 @@ def test_the_second_run_computes_nothing_and_says_so(run, tmp_path: Path) -> Non
     """
     other = "--batch-size 1 --executor rows --dtype fp32"
     first, second = (
-        run(f"eval {TINY} --prompt qa {options} --output-dir", tmp_path) for options in ("", other)
+        run(f"eval {TINY} --prompt qa {options} --output-dir", tmp_path)
+        for options in ("--batch-size auto", other)
     )
     assert first.status == second.status == 0
     assert "computed in" in first.out and "computed nothing" in second.out

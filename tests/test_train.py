@@ -297,15 +297,15 @@ def test_an_interrupted_training_goes_on(
 @pytest.mark.nightly
 @pytest.mark.posix
 def test_a_killed_training_goes_on(spec: FinetuneSpec, tmp_path: Path) -> None:
-    """So does one of an adapter that was killed, with a checkpoint that was not written to its end;
-    it leaves no half of a donor.
+    """So does one of an adapter that was killed while a checkpoint was written, with another that was
+    not written to its end; it leaves no half of a donor.
     """
     script = """
 import os, pathlib, signal, sys
 from kgbench.runner.training.finetuning import finetune
 from kgbench.runner.training.finetuning_plan import FinetuneSpec
 finetune(eval(sys.argv[1]), pathlib.Path(sys.argv[2]), device="cpu", save_every=4,
-         progress=lambda done, total, what: os.kill(os.getpid(), signal.SIGKILL) if done == 10 else None)
+         progress=lambda done, total, what: os.kill(os.getpid(), signal.SIGKILL) if done == 9 else None)
 """
     chosen, out, whole = replace(spec, recipe="lora"), tmp_path / "donor", tmp_path / "whole"
     killed = forks.run(
@@ -535,7 +535,7 @@ def test_nothing_is_written_over(unbroken: Path, spec: FinetuneSpec, tmp_path: P
 
 
 def test_a_training_that_diverges_ends(spec: FinetuneSpec, tmp_path: Path) -> None:
-    """A loss that is no number is told at once, and no donor is made of it."""
+    """A loss that is no number is told before a checkpoint is written, and no donor is made of it."""
     with pytest.raises(InputError, match="smaller --learning-rate"):
         finetune(
             replace(spec, changes={**SMALL, "learning_rate": 1e30}),

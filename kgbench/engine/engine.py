@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -18,7 +20,7 @@ from kgbench.engine.plan import Answers, Budget, Plan, make_plan
 from kgbench.engine.sequential import run_sequential, sequential_sizes
 from kgbench.engine.treatment import Configuration, graft_treatments, parse_configuration
 from kgbench.engine.weights import equal_slots
-from kgbench.errors import ModelError, check_choice
+from kgbench.errors import InputError, ModelError, check_choice
 from kgbench.models.in_memory import refuse_hooks
 from kgbench.models.pair import ModelPair
 from kgbench.sites import split_grafts
@@ -49,6 +51,16 @@ def choosing(executor: str, budget: Budget) -> Iterator[None]:
         yield
     finally:
         _CHOSEN.reset(token)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether a device could not allocate what was asked for.
+
+    Only CUDA has an error of its own for it; the processor's allocator and MPS are known by their
+    texts. A process that Linux ends because it promised more memory than it has cannot be caught.
+    """
+    texts = ("DefaultCPUAllocator: ", "MPS backend out of memory")
+    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in texts)
 
 
 def chosen_budget(pair: ModelPair) -> Budget:
@@ -142,15 +154,69 @@ class Engine:
         )
 
     def run(self, plan: Plan) -> Iterator[Answers]:
-        """Answer a plan chunk by chunk; only one chunk's logits are in memory."""
-        answers = EXECUTORS[self.executor](self.wiring, plan, self.budget)
+        """Answer a plan chunk by chunk; only one chunk's logits are in memory.
+
+        Where the device runs out of memory, this and all later plans are answered in forwards of
+        half as many token rows, with a warning.
+
+        Raises:
+            InputError: The memory is too small for one configuration of a prompt.
+        """
+        given: list[tuple[torch.Tensor, torch.Tensor]] = []
+        while True:
+            try:
+                for chunk in self._unanswered(plan, given):
+                    given.append((chunk.prompt, chunk.configuration))
+                    yield chunk
+                return
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._shrink(plan, error)
+
+    def _unanswered(
+        self, plan: Plan, given: Iterable[tuple[torch.Tensor, torch.Tensor]]
+    ) -> Iterator[Answers]:
+        """Answer what of a plan is not answered yet.
+
+        Args:
+            plan: The plan.
+            given: Prompt and configuration of each answer so far.
+        """
+        before: set[tuple[int, int]] = set()
+        for prompts, configurations in given:
+            before.update(zip(prompts.tolist(), configurations.tolist(), strict=True))
+        left = []
+        for number, request in enumerate(plan.requests):
+            if any((number, each) not in before for each in range(len(request.treatments))):
+                left.append(number)
+        rest = replace(plan, requests=tuple(plan.requests[number] for number in left))
+        answers = EXECUTORS[self.executor](self.wiring, rest, self.budget)
         # Inference mode is left before each yield, so that it does not leak into the caller.
         while True:
             with torch.inference_mode():
                 chunk = next(answers, None)
+                if chunk is not None and before:
+                    chunk = chunk.within(torch.tensor(left), before)
             if chunk is None:
                 return
             yield chunk
+
+    def _shrink(self, plan: Plan, error: RuntimeError) -> None:
+        """Halve the token rows of a forward after one of a plan found too little memory."""
+        most = max(self.sizes(plan))
+        smaller = replace(self.budget, tokens=max(1, most // 2))
+        if max(SIZES[self.executor](self.wiring, plan, smaller)) == most:
+            raise InputError(
+                f"the memory of the device {str(self.pair.device)!r} is too small for a prompt under "
+                "one configuration: try --dtype bfloat16, or --device-map auto"
+            ) from error
+        self.budget = smaller
+        warnings.warn(
+            f"the device {str(self.pair.device)!r} ran out of memory: fewer token rows are computed "
+            "at once from here on",
+            stacklevel=2,
+        )
 
     def sizes(self, plan: Plan) -> list[int]:
         """Token rows of each chunk that `run` would answer; nothing is computed."""

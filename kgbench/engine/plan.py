@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +14,7 @@ from kgbench.engine.edits import SourceRun, Treatment, sources
 from kgbench.errors import InputError
 from kgbench.models.encoding import Encoded
 from kgbench.models.family_map import Slots
+from kgbench.models.placement import free_memory
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,13 @@ class Plan:
 
 _NUMBERS = 1 << 17
 """Of the residual stream in one forward on a CPU: half a MiB in single precision."""
+_FREE = 1 / 4
+"""Share of an accelerator's free memory that the activations of one forward may take."""
+_ROWS = 1 << 15
+"""Token rows of one forward on an accelerator, at most: enough to fill any."""
+_LAYER_ROWS = 40
+"""Rows of residual width that a layer holds per token, with a second weight set."""
+_HEAD_WIDTH = 64
 
 
 @dataclass(frozen=True)
@@ -99,14 +108,40 @@ class Budget:
     """Maximum logits in memory: answers × vocabulary."""
 
     @classmethod
-    def on(cls, device: torch.device, width: int, prompts: int | None = None) -> Budget:
+    def on(
+        cls, device: torch.device, width: int, prompts: int | None = None, held: int = 0
+    ) -> Budget:
         """Default budget of a device for models of a width.
 
         On a CPU larger batches exceed the caches and take longer per row, and smaller ones of
-        narrow models spend their time between the products.
+        narrow models spend their time between the products. An accelerator takes what a share of
+        its free memory holds.
+
+        Args:
+            device: Where the models are.
+            width: Of their residual stream.
+            prompts: Maximum prompts in one forward.
+            held: Bytes of the free memory that are kept for models which are not loaded yet.
         """
-        tokens = max(cls.tokens, _NUMBERS // width) if device.type == "cpu" else 8192
-        return cls(tokens=tokens, prompts=prompts)
+        if device.type == "cpu":
+            return cls(tokens=max(cls.tokens, _NUMBERS // width), prompts=prompts)
+        free = free_memory()
+        name = f"{device.type}:{device.index or 0}"
+        left = free.get(name, free["cpu"])  # what is not listed has the processor's
+        rows = int(_FREE * max(0, left - held)) // cls().activations(1, width, torch.float32)
+        return cls(tokens=min(max(cls.tokens, rows), _ROWS), prompts=prompts)
+
+    def activations(self, rows: int, width: int, dtype: torch.dtype) -> int:
+        """Bytes of the activations of one forward, roughly and at most.
+
+        Args:
+            rows: Token rows.
+            width: Of the models.
+            dtype: Type of the weights; attention scores are of float32.
+        """
+        scores = min(self.tree, self.tokens) * math.ceil(width / _HEAD_WIDTH)
+        each = _LAYER_ROWS * width * dtype.itemsize + scores * torch.float32.itemsize
+        return rows * each
 
 
 @dataclass(frozen=True)
@@ -126,6 +161,21 @@ class Answers:
     def numbered(self, first: Int[torch.Tensor, " prompt"]) -> Answers:
         """The same with readouts counted over all prompts, given the first number of each."""
         return replace(self, prompt=first[self.prompt] + self.readout)
+
+    def within(
+        self, numbers: Int[torch.Tensor, " prompt"], before: Collection[tuple[int, int]]
+    ) -> Answers:
+        """The same of prompts with other numbers, but for answers that were given before.
+
+        Args:
+            numbers: Of the prompts.
+            before: Prompt, by its new number, and configuration of what was answered.
+        """
+        prompt = numbers[self.prompt]
+        labels = zip(prompt.tolist(), self.configuration.tolist(), strict=True)
+        kept = torch.tensor([i for i, label in enumerate(labels) if label not in before]).long()
+        parts = prompt[kept], self.configuration[kept], self.readout[kept]
+        return Answers(*parts, self.logits[kept.to(self.logits.device)], self.token_rows)
 
 
 def make_plan(

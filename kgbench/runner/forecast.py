@@ -38,9 +38,6 @@ from kgbench.runner.workload import Workload, check, made_localizer
 from kgbench.sites import RECIPIENT
 from kgbench.version import __version__
 
-_LAYER_ROWS = 40
-"""Rows of residual width that a layer holds per token, with a second weight set."""
-_HEAD_WIDTH = 64
 _OPERATIONS = 2
 """Operations per weight and token in a forward pass (arXiv 2001.08361)."""
 _RECORD, _ROW = 100_000, 50
@@ -145,7 +142,7 @@ def _assumed_cost(entry: Entry, work: Workload, settings: Settings) -> Cost:
     # A pair holds tied embeddings twice, see `prepare`.
     parameters = entry.parameters + (entry.vocabulary * entry.width if entry.tied else 0)
     weights = (1 + len(work.sources.donors)) * parameters * dtype.itemsize
-    budget = Budget.on(torch.device(device), entry.width)
+    budget = Budget.on(torch.device(device), entry.width, held=weights)
     seconds, speed = assumed_seconds(_OPERATIONS * entry.parameters * (n + 1) * rows, device)
     ranking = ", ranking left out" if localizer.kind == "scoring" else ""
     return Cost(
@@ -154,7 +151,7 @@ def _assumed_cost(entry: Entry, work: Workload, settings: Settings) -> Cost:
         f"the catalog's number of parameters, tokens of {entry.like}'s tokenizer, a row for each "
         f"configuration{ranking} and {speed}, since {entry.recipient} is not on this machine",
         _counts(n, len(prompts), math.ceil(n * rows / budget.tokens), n * rows, rows),
-        _memory(weights, n * entry.vocabulary, entry.width, budget, dtype),
+        _memory(weights, n * entry.vocabulary, n * rows, entry.width, budget, dtype),
         disk=_RECORD + _ROW * len(prompts) * n,
         download=download_bytes(entry),
         **room(device, device_map_of(settings), dtype),
@@ -180,7 +177,7 @@ def _measured_cost(job: Job) -> Cost:
         0.0 if done else scale * (spent["seconds"] + spent["plain_seconds"]),
         f"the first prompts of each template{to_rank if job.ranks else ''}",
         _counts(n, len(prompts), forwards, token_rows, rows),
-        _memory(weights, n * vocabulary, pair.width, job.engine.budget, pair.dtype),
+        _memory(weights, n * vocabulary, token_rows, pair.width, job.engine.budget, pair.dtype),
         disk=_RECORD + _ROW * len(prompts) * n,
         done=done,
         **room(str(pair.device), device_map_of(job.settings), pair.dtype, loaded=weights),
@@ -200,21 +197,20 @@ def _counts(*numbers: int) -> dict[str, int]:
 
 
 def _memory(
-    weights: int, logits: int, width: int, budget: Budget, dtype: torch.dtype
+    weights: int, logits: int, rows: int, width: int, budget: Budget, dtype: torch.dtype
 ) -> dict[str, int]:
     """Memory of a run: activations are a rough upper bound, with float32 attention scores.
 
     Args:
         weights: Bytes of all models.
         logits: Logits of a prompt under all configurations.
+        rows: Token rows of all forwards.
         width: Of the models.
         budget: How much is computed at once.
         dtype: Type of the weights.
     """
-    rows = budget.tokens * _LAYER_ROWS * width * dtype.itemsize
-    scores = budget.tokens * min(budget.tree, budget.tokens) * math.ceil(width / _HEAD_WIDTH)
     return {
         "weights": weights,
         "logits": min(GROUP * logits, Budget.logits) * dtype.itemsize,
-        "activations": rows + scores * torch.float32.itemsize,
+        "activations": budget.activations(min(rows, budget.tokens), width, dtype),
     }

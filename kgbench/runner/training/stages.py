@@ -4,6 +4,9 @@ Invariant: a run that is killed and resumed ends with the same weights, bit for 
 one. So a checkpoint holds everything that later steps depend on (trained weights and buffers,
 optimizer, scheduler, gradient scaler, states of all random number generators), the order of steps
 is fixed beforehand, and a checkpoint counts only once its second file has the hash of the first.
+
+Invariant: no step waits for its device. Losses stay there until a validation or a checkpoint is
+due, and a checkpoint is a copy that is written while the steps go on, where memory has room.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -28,6 +32,7 @@ from torch.nn.utils.rnn import pad_sequence
 from kgbench.data.facts import hash_of
 from kgbench.errors import InputError, OutputError
 from kgbench.models.library import quiet_library
+from kgbench.models.placement import free_memory
 from kgbench.records import write_whole
 from kgbench.resources import file_hash
 from kgbench.runner.training.recipes import Stage
@@ -46,6 +51,10 @@ class Steps(Protocol):
 
 SAVE_EVERY = 200
 """Steps between checkpoints; tens of seconds."""
+_HELD_SECONDS, _HELD_SHARE = 5.0, 0.03
+"""How long checkpoints may hold up the steps, or for which share of the time where that is more;
+one that would come sooner is left out.
+"""
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
 """Files of a checkpoint: tensors of model, optimizer and random number generators; and, written
 last, everything else, with the hashes of both. No pickles.
@@ -100,7 +109,7 @@ class StageRun:
     seed: int
     """Seed of dropout and of anything else that the model draws."""
     save_every: int = SAVE_EVERY
-    """Steps between checkpoints."""
+    """Steps between checkpoints, at least: they hold up a training for at most 3 % of its time."""
     on_step: OnStep | None = None
     """Called after every step, before a checkpoint that is due."""
     threads: int | None = 1
@@ -108,7 +117,7 @@ class StageRun:
 
     With one thread, sums do not depend on the number of cores.
     """
-    held_out: tuple[Batches, int] | None = None
+    held_out: tuple[Steps, int] | None = None
     """Texts to validate on before the first step, and whenever so many steps are taken.
 
     Where they are given, losses are logged, and a training that diverges ends.
@@ -135,7 +144,8 @@ def run_stage(
     """Train a model in place.
 
     Any exception, also one of `on_step`, or the end of the process interrupts the run; the same
-    call resumes it from the last checkpoint.
+    call resumes it from the last checkpoint. A loss that is no number ends it when losses are read,
+    which is before the next checkpoint.
 
     Args:
         model: The model before the first step; called with the tensors of a step, it returns the
@@ -147,25 +157,25 @@ def run_stage(
 
     Raises:
         InputError: The loss is no number.
+        OSError: A checkpoint cannot be written.
+        SafetensorError: The same, as on a full disk.
     """
     run.work.mkdir(parents=True, exist_ok=True)
     with quiet_library(), processor_threads(run.threads), torch.random.fork_rng(devices=[]):
         training = Training(model, stage, len(batches), run, adam_beta2)
-        for step in range(training.resume() + 1, len(batches) + 1):
-            loss, rate = training.step(batches[step - 1])
-            if run.on_step:
-                run.on_step(step)
-            if run.held_out:
-                if step % run.held_out[1] == 0:
-                    training.validate(step)
-                training.log.append({"step": step, "loss": loss.item(), "learning_rate": rate})
-                if not math.isfinite(training.log[-1]["loss"]):
-                    raise InputError(
-                        f"the loss is no number after step {step}: "
-                        "give a smaller --learning-rate, and another --output-dir"
-                    )
-            if step % run.save_every == 0 or step == len(batches):
-                training.save(step)
+        try:
+            for step in range(training.resume() + 1, len(batches) + 1):
+                loss, rate = training.step(batches[step - 1])
+                if run.on_step:
+                    run.on_step(step)
+                if run.held_out:
+                    training.unread.append((step, loss, rate))
+                    if step % run.held_out[1] == 0:
+                        training.validate(step)
+                if training.is_due(step) or step == len(batches):
+                    training.save(step)
+        finally:
+            training.wait()
     return StageOutcome(training.seconds, tuple(training.log))
 
 
@@ -209,6 +219,12 @@ class Training:
         torch.empty((), dtype=torch.int64).random_()
         self.model, self.run = model, run
         self.log: list[dict[str, Any]] = []
+        self.unread: list[tuple[int, Tensor, float]] = []
+        """Step, loss and learning rate of the steps since the log was written."""
+        self.writing: Future[None] | None = None
+        """The checkpoint that is being written."""
+        self.held = 0.0
+        """Seconds for which checkpoints held up the steps, since the training was begun or resumed."""
         self.device = torch.device(run.device)
         if len({weight.device for weight in model.parameters()}) == 1:
             model.to(self.device)
@@ -226,7 +242,12 @@ class Training:
                 "weight_decay": 0.0,
             },
         ]
-        self.optimizer = torch.optim.AdamW(groups, stage.learning_rate, (0.9, adam_beta2))
+        # One kernel per group of weights, which also looks by itself whether half precision
+        # overflowed. On a processor it rounds otherwise than the loop that earlier donors took.
+        fused = True if self.device.type == "cuda" else None
+        self.optimizer = torch.optim.AdamW(
+            groups, stage.learning_rate, (0.9, adam_beta2), fused=fused
+        )
         self.rate = get_linear_schedule_with_warmup(self.optimizer, stage.warmup_steps, n_steps)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=run.half == torch.float16)
         # Weights, and buffers that are stored; a tied head is listed as the embeddings.
@@ -251,40 +272,79 @@ class Training:
         torch.autograd.backward(self.scaler.scale(loss))
         self.scaler.unscale_(self.optimizer)
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        scale = self.scaler.get_scale()
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        if self.scaler.get_scale() >= scale:  # else the step was skipped
-            self.rate.step()
+        self.rate.step()  # after a step that overflowed too: to look at that waits for the device
         self.optimizer.zero_grad()
         return loss.detach(), learning_rate
 
     def _loss(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Mean loss per token, in nats."""
         half = self.run.half
-        with torch.autocast(self.device.type, half, enabled=half is not None):
-            inputs = {name: tensor.to(self.device) for name, tensor in batch.items()}
+        with nullcontext() if half is None else torch.autocast(self.device.type, half):
+            inputs = {name: self._moved(tensor) for name, tensor in batch.items()}
             loss: Tensor = self.model(**inputs, use_cache=False).loss
         return loss
 
+    def _moved(self, tensor: Tensor) -> Tensor:
+        """A tensor of a batch on the device."""
+        if self.device.type != "cuda":
+            return tensor.to(self.device)
+        # From other memory, the copy waits for all that the device has to do.
+        return tensor.pin_memory().to(self.device, non_blocking=True)
+
+    def read(self) -> None:
+        """Log the losses since the last time; waits for the device.
+
+        Raises:
+            InputError: One is no number.
+        """
+        unread, self.unread = self.unread, []
+        losses = torch.stack([loss for _, loss, _ in unread]).tolist() if unread else []
+        for (step, _, rate), loss in zip(unread, losses, strict=True):
+            self.log.append({"step": step, "loss": loss, "learning_rate": rate})
+            if not math.isfinite(loss):
+                raise InputError(
+                    f"the loss is no number after step {step}: "
+                    "give a smaller --learning-rate, and another --output-dir"
+                )
+
     def validate(self, step: int) -> None:
         """Log the loss on held-out texts, if any; model and random states do not change."""
-        batches = self.run.held_out[0] if self.run.held_out else ()
-        total, tokens = 0.0, 0
+        self.read()
+        batches: Steps = self.run.held_out[0] if self.run.held_out else []
+        losses, tokens, total = [], [], 0.0
         self.model.eval()
         with torch.no_grad():
             for number in range(len(batches)):
                 batch = batches[number]
-                n = int((batch["labels"][:, 1:] != IGNORED).sum())
-                total += float(self._loss(batch)) * n
-                tokens += n
-        if tokens:
-            self.log.append({"step": step, HELD_OUT_LOSS: total / tokens})
+                losses.append(self._loss(batch))
+                tokens.append(int((batch["labels"][:, 1:] != IGNORED).sum()))
+        for loss, n in zip(torch.stack(losses).tolist() if losses else [], tokens, strict=True):
+            total += loss * n
+        if sum(tokens):
+            self.log.append({"step": step, HELD_OUT_LOSS: total / sum(tokens)})
+
+    def is_due(self, step: int) -> bool:
+        """Whether a checkpoint is to be written after a step."""
+        most = max(_HELD_SECONDS, _HELD_SHARE * self.seconds)
+        return step % self.run.save_every == 0 and self.held <= most
 
     def save(self, step: int) -> None:
-        """Write a checkpoint, and remove all but the newest two."""
-        folder = self.run.work / f"checkpoint-{step}"
-        folder.mkdir(exist_ok=True)
+        """Begin to write a checkpoint, once the one before is written.
+
+        It is a copy where that takes at most half of the free memory, else the steps wait for it.
+
+        Raises:
+            InputError: A loss is no number.
+            OSError: It, or the one before, was not written.
+            SafetensorError: The same.
+        """
+        self.read()
+        for device in self.accelerators:
+            torch.cuda.synchronize(device)  # so that what follows is the checkpoint's time alone
+        started = time.monotonic()
+        self.wait()
         optimizer = self.optimizer.state_dict()
         tensors = {f"weight {name}": tensor for name, tensor in self.tensors.items()}
         for number, moments in optimizer["state"].items():
@@ -292,20 +352,31 @@ class Training:
         tensors[f"{_RANDOM}cpu"] = torch.random.get_rng_state()
         for device in self.accelerators:
             tensors[f"{_RANDOM}{device}"] = torch.cuda.random.get_rng_state(device)
-        contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-        save_file(contiguous, folder / _TENSORS)
+        copied = sum(tensor.nbytes for tensor in tensors.values()) <= free_memory()["cpu"] / 2
+        written = {}
+        for name, tensor in tensors.items():
+            part = tensor.detach().to("cpu", copy=True) if copied else tensor.detach()
+            written[name] = part.contiguous()
         state = {
             "groups": optimizer["param_groups"],
             "rate": self.rate.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "log": self.log,
+            "log": list(self.log),
             "seconds": round(self.seconds, 1),
-            "tensors": file_hash(folder / _TENSORS),
         }
-        content = json.dumps({"state": state, "hash": hash_of(state)})
-        write_whole(folder / _STATE, content.encode())
-        for older in _checkpoints(self.run.work)[2:]:
-            shutil.rmtree(older)
+        writer = ThreadPoolExecutor(1)
+        folder = self.run.work / f"checkpoint-{step}"
+        self.writing = writer.submit(_write_checkpoint, folder, written, state)
+        writer.shutdown(wait=False)
+        if not copied:
+            self.wait()  # what is written must not change meanwhile
+        self.held += time.monotonic() - started
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being written, if any; raises what it failed with."""
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            writing.result()
 
     def resume(self) -> int:
         """Restore the newest intact checkpoint, if any; gives the number of steps taken."""
@@ -333,6 +404,17 @@ class Training:
         self.scaler.load_state_dict(state["scaler"])
         self.log, self.start = state["log"], self.start - state["seconds"]
         return _step_of(folder)
+
+
+def _write_checkpoint(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+    """Write a checkpoint, and remove all but the newest two."""
+    folder.mkdir(exist_ok=True)
+    save_file(tensors, folder / _TENSORS)
+    state["tensors"] = file_hash(folder / _TENSORS)
+    content = json.dumps({"state": state, "hash": hash_of(state)})
+    write_whole(folder / _STATE, content.encode())
+    for older in _checkpoints(folder.parent)[2:]:
+        shutil.rmtree(older)
 
 
 def _step_of(checkpoint: Path) -> int:
