@@ -15,6 +15,7 @@ import click
 import forks
 import nbformat
 import pytest
+import yaml
 from cards_table import levels_table, pairs_table, plants_table
 from pages import DOCS, PAGES, ROOT, block, code, fenced, table
 from real_tables import tables
@@ -87,6 +88,19 @@ def test_no_command_installs_from_an_index() -> None:
 def test_the_readme_is_short() -> None:
     """A newcomer reads it to the end."""
     assert len(PAGES[ROOT / "README.md"].splitlines()) <= 120
+
+
+def test_both_citations_are_those_of_the_citation_file() -> None:
+    """Software and paper have in BibTeX the titles, authors and version of CITATION.cff."""
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    (paper,) = cited["references"]
+    software, article = code("BibTeX").split("@article")
+    assert cited["version"] == kgbench.__version__
+    for part in (cited["title"], cited["authors"][0]["name"], cited["version"], cited["license"]):
+        assert f"{{{part}}}" in software
+    names = [f"{author['family-names']}, {author['given-names']}" for author in paper["authors"]]
+    for part in (paper["title"], " and ".join(names), str(paper["year"]), paper["url"]):
+        assert f"{{{part}}}" in article
 
 
 def test_a_localizer_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
