@@ -148,6 +148,22 @@ def lasting(line: str) -> str:
     return re.sub(r"[\d.,]+ (GiB|MiB|min|s|h|d)\b|\s+", " ", line).strip()
 
 
+def programs(asked: str) -> list[list[str]]:
+    """Arguments of Python for what a fence asks: its code, or each of its commands."""
+    if asked.startswith("import "):
+        return [["-c", asked]]
+    return [["-m", *shlex.split(line)] for line in fenced(f"```\n{asked}```")]
+
+
+def expanded(words: list[str], folder: Path) -> list[str]:
+    """The words as a shell in the folder gives them, with what is in `NAME/*`."""
+    given: list[str] = []
+    for word in words:
+        inside = folder.glob(word) if word.endswith("/*") else ()
+        given += sorted(map(str, inside)) or [word]
+    return given
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", sorted({*GUIDES} - RUN_BY_THEMSELVES - {*ELSEWHERE}))
 def test_the_opening_of_a_guide_prints_what_it_shows(name: str, tmp_path: Path) -> None:
@@ -158,24 +174,15 @@ def test_the_opening_of_a_guide_prints_what_it_shows(name: str, tmp_path: Path) 
         rows = re.search(r"^```\n(\[\{.*?)^```", GUIDES[name], re.MULTILINE | re.DOTALL)
         assert rows is not None
         (tmp_path / "facts.json").write_text(rows[1], "utf-8")
-    asked = [line for line in fenced(f"```\n{opening['asked']}```") if line]
-    programs = [["-c", opening["asked"]]] if asked[0].startswith("import ") else []
-    for line in asked if not programs else ():
-        words = shlex.split(line, comments=True)
-        assert words[0] == "kgbench"
-        programs.append(["-m", *words])
-    for program in programs:
-        words = []
-        for word in program:
-            found = sorted(map(str, tmp_path.glob(word))) if word.endswith("/*") else []
-            words += found or [word]
+    for program in programs(opening["asked"]):
         done = forks.run(
-            [sys.executable, *words],
+            [sys.executable, *expanded(program, tmp_path)],
             cwd=tmp_path,
             capture_output=True,
             text=True,
             env={**os.environ, "COLUMNS": "100"},
         )
+        assert done.returncode == 0, done.stderr
     printed = iter([lasting(line) for line in (done.stderr + done.stdout).splitlines()])
     for line in opening["shown"].splitlines():
         assert line == "…" or lasting(line) in printed, (line, done.stdout, done.stderr)
