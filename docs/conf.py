@@ -47,6 +47,7 @@ html_theme = "furo"
 html_title = f"kgbench {release}"
 html_show_sourcelink = False
 html_static_path = ["_static"]
+html_extra_path = ["llms.txt"]
 html_css_files = ["wide.css"]
 html_js_files = ["access.js"]
 templates_path = ["_templates"]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import sys
 from importlib import import_module
 from importlib.metadata import metadata
 from pathlib import Path
 
 import click
+import forks
 import nbformat
 import pytest
+import yaml
 from cards_table import levels_table, pairs_table, plants_table
 from pages import DOCS, PAGES, ROOT, block, code, fenced, table
 from real_tables import tables
@@ -83,7 +87,20 @@ def test_no_command_installs_from_an_index() -> None:
 
 def test_the_readme_is_short() -> None:
     """A newcomer reads it to the end."""
-    assert len(PAGES[ROOT / "README.md"].splitlines()) <= 150
+    assert len(PAGES[ROOT / "README.md"].splitlines()) <= 120
+
+
+def test_both_citations_are_those_of_the_citation_file() -> None:
+    """Software and paper have in BibTeX the titles, authors and version of CITATION.cff."""
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    (paper,) = cited["references"]
+    software, article = code("BibTeX").split("@article")
+    assert cited["version"] == kgbench.__version__
+    for part in (cited["title"], cited["authors"][0]["name"], cited["version"], cited["license"]):
+        assert f"{{{part}}}" in software
+    names = [f"{author['family-names']}, {author['given-names']}" for author in paper["authors"]]
+    for part in (paper["title"], " and ".join(names), str(paper["year"]), paper["url"]):
+        assert f"{{{part}}}" in article
 
 
 def test_a_localizer_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +111,88 @@ def test_a_localizer_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     import_module("my_localizer")
     (record,) = Path("kgbench-results").glob("*upper_last_token*/record.json")
     assert '"kind": "scoring"' in record.read_text("utf-8")
+
+
+# ----------------------------------------------------------------------------------------- guides
+
+GUIDES = {path.stem: text for path, text in PAGES.items() if path.parent == DOCS / "guides"}
+OPENING = re.compile(
+    r"# [^\n]+\n\n```[^\n]*\n(?P<asked>.*?)^```\n\n"
+    r"<!-- begin: [^\n]+ -->\n```\n(?P<shown>.*?)^```\n<!-- end: ",
+    re.MULTILINE | re.DOTALL,
+)
+"""What a guide begins with: what is asked and what comes of it."""
+
+
+@pytest.mark.parametrize("name", sorted({*GUIDES} - {"readouts"}))
+def test_a_guide_begins_with_a_command_and_its_output(name: str) -> None:
+    """Nothing stands between its title, what is typed, and what is printed; and words are explained
+    where a reader meets them first, by a link to the glossary.
+    """
+    assert OPENING.match(GUIDES[name])
+    assert "](../glossary.md" in GUIDES[name]
+
+
+RUN_BY_THEMSELVES = {"sweeps", "test-a-finetune", "what-changed", "readouts"}
+"""Guides of which other tests hold the opening."""
+ELSEWHERE = {
+    "lm-eval": "installs a package",
+    "large-models": "compares with the memory of this machine",
+    "train": "measures this machine",
+}
+"""Guides whose opening is not run, with the reason."""
+
+
+def lasting(line: str) -> str:
+    """A line without what depends on the machine, as seconds and memory."""
+    return re.sub(r"[\d.,]+ (GiB|MiB|min|s|h|d)\b|\s+", " ", line).strip()
+
+
+def programs(asked: str) -> list[list[str]]:
+    """Arguments of Python for what a fence asks: its code, or each of its commands."""
+    if asked.startswith("import "):
+        return [["-c", asked]]
+    return [["-m", *shlex.split(line)] for line in fenced(f"```\n{asked}```")]
+
+
+def expanded(words: list[str], folder: Path) -> list[str]:
+    """The words as a shell in the folder gives them, with what is in `NAME/*`."""
+    given: list[str] = []
+    for word in words:
+        inside = folder.glob(word) if word.endswith("/*") else ()
+        given += sorted(map(str, inside)) or [word]
+    return given
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", sorted({*GUIDES} - RUN_BY_THEMSELVES - {*ELSEWHERE}))
+def test_the_opening_of_a_guide_prints_what_it_shows(name: str, tmp_path: Path) -> None:
+    """Every line that is shown comes, in this order; `…` stands for lines that are left out."""
+    opening = OPENING.match(GUIDES[name])
+    assert opening is not None
+    if name == "data":
+        rows = re.search(r"^```\n(\[\{.*?)^```", GUIDES[name], re.MULTILINE | re.DOTALL)
+        assert rows is not None
+        (tmp_path / "facts.json").write_text(rows[1], "utf-8")
+    for program in programs(opening["asked"]):
+        done = forks.run(
+            [sys.executable, *expanded(program, tmp_path)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "COLUMNS": "100"},
+        )
+        assert done.returncode == 0, done.stderr
+    printed = iter([lasting(line) for line in (done.stderr + done.stdout).splitlines()])
+    for line in opening["shown"].splitlines():
+        assert line == "…" or lasting(line) in printed, (line, done.stdout, done.stderr)
+
+
+def test_programs_are_led_to_pages_that_exist() -> None:
+    """Every link of llms.txt is a page of the built documentation."""
+    links = re.findall(r"\]\((\S+)\.html\)", (DOCS / "llms.txt").read_text("utf-8"))
+    assert len(links) > 10
+    assert all((DOCS / f"{link}.md").is_file() for link in links)
 
 
 # -------------------------------------------------------------------------------------- reference

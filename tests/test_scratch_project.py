@@ -16,7 +16,12 @@ from typing import Any
 
 import forks
 import pytest
+import torch
+from adapters import quiet
 from pages import DOCS, PAGES, ROOT, block, code
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 from whole_donors import part_of, whole_donor
 
 from kgbench.data import load_dataset
@@ -100,9 +105,32 @@ def project(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Project:
         )
     shutil.copytree(part_of("tiny-gemma", "recipient"), folder / "before")
     whole_donor("tiny-gemma", folder / "after")
-    for name in ("pytest.ini", "test_my_finetune.py"):
+    nudge(folder / "before", folder / "edited")
+    adapt(folder / "before", folder / "adapter")
+    for name in ("pytest.ini", "test_my_finetune.py", "test_my_models.py"):
         (folder / name).write_text(code(name), encoding="utf-8")
     return Project(folder, wheel)
+
+
+def nudge(base: Path, folder: Path) -> None:
+    """A checkpoint that differs from its base by a thousandth of one matrix."""
+    shutil.copytree(base, folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.5.mlp.down_proj.weight"] *= 1.001
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def adapt(base: Path, folder: Path) -> None:
+    """An adapter of the last two of eight layers, whose matrices are drawn."""
+    adapter = LoraConfig(
+        r=2,
+        target_modules=["q_proj", "down_proj"],
+        layers_to_transform=[6, 7],
+        init_lora_weights=False,
+    )
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    with quiet():
+        get_peft_model(model, adapter).save_pretrained(folder)
 
 
 @pytest.fixture(scope="module")
@@ -148,11 +176,27 @@ def test_the_import_prints_what_the_guide_shows(imported: str, project: Project)
 
 
 @pytest.mark.nightly
+def test_the_three_assertions_of_the_guide(imported: str, project: Project) -> None:
+    """They pass on a finetune, an edit and an adapter that do what is claimed, as the guide shows,
+    and fail on those that do not: nothing learned, much moved, every layer touched.
+    """
+    file, asked = "test_my_models.py", ("--kgbench-prompt", "stars", "--kgbench-limit", "100")
+    status, told = project.tested(file, *asked)
+    assert status == 0, told
+    assert code("output of the three assertions").split()[:2] == [file, "..."]
+    assert re.search(r"=+ 3 passed in", told)
+    wrong = code(file).replace('"edited"', '"after"').replace('"adapter"', '"after"')
+    (project.folder / "wrong.py").write_text(wrong, encoding="utf-8")
+    status, told = project.tested("wrong.py", *asked, "--kgbench-donor", "sft=before")
+    assert status == 1 and re.search(r"=+ 3 failed in", told), told
+
+
+@pytest.mark.nightly
 def test_the_claims_of_the_guide_pass(imported: str, project: Project) -> None:
     """The finetuned checkpoint keeps its facts where the test file says, also where undecided
     claims fail.
     """
-    status, told = project.tested("--kgbench-strict")
+    status, told = project.tested("test_my_finetune.py", "--kgbench-undecided", "fail")
     assert status == 0, told
     shown = block("output of the test")
     assert "4 passed" in shown and re.search(r"=+ 4 passed in", told)
@@ -165,7 +209,8 @@ def test_the_claims_of_the_guide_pass(imported: str, project: Project) -> None:
 @pytest.mark.nightly
 def test_nothing_learned_nothing_passes(imported: str, project: Project) -> None:
     """With the same checkpoint before and after, one test fails and the others are undecided."""
-    status, told = project.tested("--kgbench-donor", "sft=before", "--kgbench-limit", "20")
+    nothing = ("--kgbench-donor", "sft=before", "--kgbench-limit", "20")
+    status, told = project.tested("test_my_finetune.py", *nothing)
     assert status == 1
     assert "1 failed, 3 undecided" in told and "passed" not in told
     assert "FAILED test_my_finetune.py::test_it_learned_them" in told
