@@ -221,6 +221,7 @@ def test_a_pattern_that_would_take_years_is_refused(prompts: list[Prompt]) -> No
     ("arguments", "kind", "message"),
     [
         ({"contains": "a", "exact": "b"}, InputError, "contains and exact are two properties"),
+        ({"contains": ["a", "b"]}, InputError, "contains is one text, not "),
         ({"pattern": "(a"}, InputError, "'\\(a' is no regular expression: missing"),
         ({"pattern": "(" * 5000 + ")" * 5000}, InputError, "is no regular expression"),
         ({"samples": "3"}, InputError, "3 samples need a temperature: give temperature=1"),

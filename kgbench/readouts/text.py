@@ -38,7 +38,11 @@ class Text(TextReadout):
                 several properties are asked for.
         """
         super().__post_init__()
-        asked = [name for name in ("contains", "pattern", "exact") if getattr(self, name)]
+        given = {name: getattr(self, name) for name in ("contains", "pattern", "exact")}
+        for name, value in given.items():
+            if not isinstance(value, str):
+                raise InputError(f"readout {self.name!r}: {name} is one text, not {value!r:.80}")
+        asked = [name for name, value in given.items() if value]
         if len(asked) > 1:
             raise InputError(
                 f"readout {self.name!r}: {' and '.join(asked)} are two properties: give one, or a "
