@@ -25,9 +25,12 @@ from kgbench.stats.ratios import (
     paired_prompts,
     recovery_difference,
 )
-from kgbench.stats.scores import check_metric, naturally, score
+from kgbench.stats.scores import check_metric, has_metric, naturally, score
 
 GRAFT_WIDTH = 18
+
+HALF = 0.5
+"""Share of texts from which on they are a hit; a top-k hit is 0 or 1."""
 
 FEW = 5
 """Facts of a configuration that are listed unless all are asked for."""
@@ -73,7 +76,8 @@ class Comparison:
     second: Record
     metric: str
     hits: str
-    """The top-k hit that facts flip by: the metric, or the default one."""
+    """The top-k hit that facts flip by: the metric, or the default one; of texts `prob`, the share
+    of them, from one half on."""
     differing: tuple[Difference, ...]
     """What differs in the identities."""
     facts: Mapping[str, SharedFacts]
@@ -155,6 +159,8 @@ def compare_records(first: Stored, second: Stored, metric: str | None = None) ->
             "nothing can be compared"
         )
     hits = next((m for m in (chosen, left.metric) if m.startswith("top")), DEFAULT_METRIC)
+    if not has_metric(first[1].column_names, hits):
+        hits = "prob"
     complements = {row.graft: row.complement for row in left.rows if row.complement is not None}
     rows: list[Compared] = []
     for prompt in prompts:
@@ -245,8 +251,8 @@ def _necessity(
 def _flipped(
     prompt: PairedPrompt, graft: str, hits: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    first = score(prompt.first.columns[graft], hits)
-    second = score(prompt.second.columns[graft], hits)
+    first = score(prompt.first.columns[graft], hits) >= HALF
+    second = score(prompt.second.columns[graft], hits) >= HALF
     gained, lost = prompt.first.facts[second & ~first], prompt.first.facts[first & ~second]
     return tuple(naturally(gained.tolist())), tuple(naturally(lost.tolist()))
 
@@ -279,9 +285,10 @@ def _same_facts(first: Stored, second: Stored) -> tuple[list[pa.Table], tuple[st
 
 
 def _targets(table: pa.Table) -> dict[tuple[str, str], int]:
-    """By prompt and fact: the first token of what is asked for."""
+    """By prompt and fact: the first token of what is asked for; of texts there is none."""
     keys = zip(table["prompt"].to_pylist(), table["fact"].to_pylist(), strict=True)
-    return dict(zip(keys, table["target"].to_pylist(), strict=True))
+    targets = table["target"].to_pylist() if "target" in table.column_names else ()
+    return dict(zip(keys, targets, strict=bool(targets)))
 
 
 def _named(record: Record) -> dict[str, Any]:

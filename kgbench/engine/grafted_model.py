@@ -23,18 +23,10 @@ from kgbench.engine.treatment import Configuration, parse_configuration, token_t
 from kgbench.errors import InputError, RegionError, check_choice
 from kgbench.models.pair import ModelPair
 from kgbench.models.tensors import shared_copy
-from kgbench.sites import Graft
+from kgbench.sites import DECODE, Graft
 
 Regions = Callable[[tuple[int, ...]], Mapping[str, Sequence[int]]]
 """Tokens of each region of a prompt, given its ids."""
-
-DECODE: Mapping[str, str] = {
-    "base": "with the base's weights",
-    "finetuned": "with the finetuned model's weights wherever a graft may have them (ALL)",
-    "lt": "as LT, and in no other region of the prompt",
-    "last": "as the last region of the prompt before its last token",
-}
-"""How tokens are treated that come after the prompt, by name."""
 
 
 def as_model(
@@ -62,7 +54,8 @@ def as_model(
 
     Raises:
         UnknownNameError: There is no such policy, donor or component.
-        InputError: A term of the graft has no sites in this model.
+        InputError: A term of the graft has no sites in this model, or prompts of one text have
+            other regions.
     """
     check_choice("decode policy", decode, DECODE)
     parsed = parse_configuration(graft) if isinstance(graft, str) else graft
@@ -76,10 +69,15 @@ def as_model(
 
 def _regions_of(pair: ModelPair, prompts: Sequence[Prompt], names: Collection[str]) -> Regions:
     """Regions of some prompts by their ids, of others those that follow from the tokens."""
-    by_ids = {}
+    by_ids: dict[tuple[int, ...], Mapping[str, Sequence[int]]] = {}
     for prompt in prompts:
         encoded = pair.encoded(prompt)
-        by_ids[encoded.ids] = encoded.located(names)
+        located = encoded.located(names)
+        if by_ids.setdefault(encoded.ids, located) != located:
+            raise InputError(
+                f"fact {prompt.fact.id}, prompt {prompt.name!r} reads as another prompt does and "
+                "has other regions, so that its text does not tell which are meant: leave one out"
+            )
     begin = pair.tokenizer.bos_token_id
 
     def regions(ids: tuple[int, ...]) -> Mapping[str, Sequence[int]]:

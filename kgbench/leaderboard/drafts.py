@@ -71,11 +71,18 @@ def drafts(
         paper: Address of a paper.
 
     Raises:
-        InputError: A name, code or address is not fit, or the place of the code is not known.
+        InputError: A name, code or address is not fit, the place of the code is not known, or a
+            run is of written texts.
     """
     entries = []
     for run in runs:
-        record, rows = run.record, run.facts().select(STORED.names)
+        record, facts = run.record, run.facts()
+        if "rank" not in facts.column_names:
+            raise InputError(
+                f"run {record.id[:12]} is of written texts, and boards compare the first token of "
+                "the answer: run it without --readout"
+            )
+        rows = facts.select(STORED.names)
         document = record.document()
         about: dict[str, Any] = {
             "record": record.id,

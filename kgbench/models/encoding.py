@@ -123,6 +123,10 @@ class EncodedQuestion(Encoded):
         withheld = tuple(Read(read.token, ()) for read in encoded.reads)
         object.__setattr__(self, "reads", withheld)
 
+    def unanswered(self) -> Encoded:
+        """As it is."""
+        return self
+
     @property
     def target(self) -> int:
         """Withheld.

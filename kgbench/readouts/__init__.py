@@ -9,12 +9,13 @@ from typing import Any
 
 from kgbench.errors import InputError
 from kgbench.parameters import described, made
-from kgbench.readouts._base import Readout
+from kgbench.readouts._base import Readout, TextReadout
 from kgbench.registry import Registry, source_fingerprint
 
 __all__ = [
     "DEFAULT",
     "Readout",
+    "TextReadout",
     "describe_readouts",
     "readout_code",
     "readout_named",
@@ -32,18 +33,23 @@ def readouts() -> Registry:
     return Registry("readout", __package__, "kgbench.readouts", Readout)
 
 
-def readout_named(name: str, arguments: Mapping[str, Any]) -> Readout:
+def readout_named(name: str, arguments: Mapping[str, Any], seed: int = 0) -> Readout:
     """A readout with its parameters, as text or as values of JSON.
+
+    Args:
+        name: Its name.
+        arguments: Its parameters.
+        seed: Of the run, for a readout that draws and is given none.
 
     Raises:
         UnknownNameError: There is no such readout, or it has no such parameter.
         InputError: A parameter is invalid or missing.
     """
     kind: type[Readout] = readouts().load(name)
-    return made(kind, "readout", name, arguments)
+    return made(kind, "readout", name, arguments, seed)
 
 
-def readout_stored(stored: Mapping[str, Any]) -> Readout:
+def readout_stored(stored: Mapping[str, Any], seed: int = 0) -> Readout:
     """A readout as a data set names it: its name, and its parameters or the first of them.
 
     Raises:
@@ -52,11 +58,11 @@ def readout_stored(stored: Mapping[str, Any]) -> Readout:
     """
     ((name, given),) = stored.items()
     if given is None or isinstance(given, Mapping):
-        return readout_named(name, given or {})
+        return readout_named(name, given or {}, seed)
     first = next(iter(fields(readouts().load(name))), None)
     if first is None:
         raise InputError(f"readout {name!r} has no parameters, but the data set gives {given!r}")
-    return readout_named(name, {first.name: given})
+    return readout_named(name, {first.name: given}, seed)
 
 
 def readout_code(readout: Readout) -> str:

@@ -1,13 +1,17 @@
-"""What a readout is: where an answer is read, and what counts there."""
+"""What a readout is: where an answer is read and what counts there, or what texts are to have."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from typing import ClassVar
 
 from kgbench.data import Prompt
-from kgbench.models.encoding import Encoded, Encoder
+from kgbench.errors import InputError, check_choice
+from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
+from kgbench.sites import DECODE
+from kgbench.stats.scores import METRICS
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,8 @@ class Readout(ABC):
     """One line for `kgbench ls readouts`."""
     metric: ClassVar[str] = "logprob"
     """What ratios are of where nothing else is said."""
+    metrics: ClassVar[tuple[str, ...]] = METRICS
+    """The metrics that it has."""
     version: ClassVar[str] = "1"
     """Incremented whenever the readout gives other figures."""
 
@@ -38,4 +44,79 @@ class Readout(ABC):
 
         Raises:
             InputError: The prompt lacks what the readout needs.
+        """
+
+
+@dataclass(frozen=True)
+class TextReadout(Readout):
+    """A property of the texts that a model writes after a prompt.
+
+    `prob` is the share of a case's texts that have it, an estimate of how probable it is. There is
+    no other metric, and no derivative.
+    """
+
+    metric = "prob"
+    metrics = ("prob",)
+
+    tokens: int = 20
+    """How many tokens a text has at most; it ends before where the models' end token stands."""
+    samples: int = 1
+    """Texts of each case, under each configuration."""
+    temperature: float = 0.0
+    """0 for the one text that greedy decoding gives."""
+    seed: int = 0
+    """Of the draws, which are the same under all configurations; by default that of the run."""
+    decode: str = field(default="lt", metadata={"choices": tuple(DECODE)})
+    """How the tokens of the text are treated: as the last token of the prompt (lt), as its last
+    region before that (last), or with the weights of one model (base, finetuned)."""
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            UnknownNameError: There is no such policy of decoding.
+            InputError: A number is out of its range.
+        """
+        check_choice(f"decode of readout {self.name!r}:", self.decode, DECODE)
+        for name, least in (("tokens", 1), ("samples", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise InputError(
+                    f"readout {self.name!r}: {name} is a whole number from {least} on, not {value!r}"
+                )
+        if type(self.temperature) not in (int, float) or not 0 <= self.temperature < inf:
+            raise InputError(
+                f"readout {self.name!r}: temperature is a number from 0 on, not "
+                f"{self.temperature!r}"
+            )
+        if self.samples > 1 and not self.temperature:
+            raise InputError(
+                f"readout {self.name!r}: greedy texts are alike, so that {self.samples} samples "
+                "need a temperature: give temperature=1"
+            )
+
+    @property
+    def no_objective(self) -> str:
+        """Why sites cannot be scored by it."""
+        return (
+            f"readout {self.name!r} has no objective: sites are scored by log-probabilities and "
+            "their derivatives, and a share of texts has none; rank sites by another --readout, "
+            "such as token_set, and write texts under grafts of the best (--graft)"
+        )
+
+    def read(self, prompt: Prompt, encoded: Encoded, encoder: Encoder) -> Encoded:
+        """The prompt alone, whose answer nothing may ask for."""
+        alone = encoded.without_blanks() if encoded.blanks else encoded
+        return EncodedQuestion(alone, self.no_objective)
+
+    @abstractmethod
+    def has(self, prompt: Prompt, text: str) -> bool:
+        """Whether a text has the property.
+
+        Args:
+            prompt: The prompt, without which the text is.
+            text: What was written, special tokens left out.
+
+        Raises:
+            InputError: It cannot be judged.
         """

@@ -29,6 +29,16 @@ FACTS_SCHEMA = pa.schema([pa.field(*column, nullable=False) for column in _TYPES
 """One row per prompt, fact, configuration and position; top-k hits and reciprocal rank follow from
 the rank."""
 
+TEXTS_SCHEMA = pa.schema(
+    [
+        field
+        for field in FACTS_SCHEMA
+        if field.name in ("prompt", "fact", "graft", "position", "prob")
+    ]
+)
+"""Rows of a readout that writes texts: `prob` is the share of them that have what is asked, and there
+are no tokens that are right, nor their ranks."""
+
 DERIVED = "prob"
 """exp(logprob), which no file needs to hold."""
 
@@ -46,22 +56,29 @@ KEYS = ("prompt", "graft", "fact", "position")
 
 
 def facts_table(columns: Mapping[str, Sequence[Any] | np.ndarray[Any, Any]] | pa.Table) -> pa.Table:
-    """A table in the schema, sorted by `KEYS`, so that equal rows give equal bytes.
+    """A table in its schema, sorted by `KEYS`, so that equal rows give equal bytes.
+
+    It is `TEXTS_SCHEMA` where there are no ranks.
 
     Raises:
         DataError: If a score is NaN or infinite, a rank is below 1, or two rows are of the same
             prompt, fact, graft and position.
     """
-    data = {name: columns[name] for name in _TYPES}
-    table = pa.table(data, schema=FACTS_SCHEMA).combine_chunks()
+    names = columns.column_names if isinstance(columns, pa.Table) else columns
+    schema = FACTS_SCHEMA if "rank" in names else TEXTS_SCHEMA
+    data = {name: columns[name] for name in schema.names}
+    table = pa.table(data, schema=schema).combine_chunks()
     if missing := [name for name in table.column_names if table[name].null_count]:
         raise DataError(f"per-fact rows: values are missing in {', '.join(missing)}")
     ordered = is_ordered(table)
     table = table if ordered else in_order(table)
     wrong = {}
-    for name in ("prob", "logprob", "logit_diff"):
-        wrong[f"the {name} is not a finite number"] = pc.invert(pc.is_finite(table[name]))
-    wrong["the rank is below 1"] = pc.less(table["rank"], 1)
+    for field in schema:
+        if field.type == pa.float64():
+            not_finite = pc.invert(pc.is_finite(table[field.name]))
+            wrong[f"the {field.name} is not a finite number"] = not_finite
+    if schema is FACTS_SCHEMA:
+        wrong["the rank is below 1"] = pc.less(table["rank"], 1)
     for what, rows in wrong.items():
         if pc.any(rows).as_py():
             selection = table.filter(rows)
@@ -115,7 +132,8 @@ def facts_bytes(
 
     Equal tables give equal bytes under one version of pyarrow.
     """
-    stored = table.select(STORED.names).cast(STORED)
+    schema = STORED if "rank" in table.column_names else TEXTS_SCHEMA
+    stored = table.select(schema.names).cast(schema)
     stored = stored.replace_schema_metadata(dict(metadata or {}) or None)
     sink = pa.BufferOutputStream()
     pq.write_table(
@@ -124,7 +142,7 @@ def facts_bytes(
         compression=CODEC,
         compression_level=level,
         use_dictionary=[name for name, kind in _TYPES.items() if kind == pa.string()],
-        use_byte_stream_split=list(SPLIT),
+        use_byte_stream_split=[name for name in SPLIT if name in schema.names],
         # Rows are read whole: what would find some of them takes an eighth of a file.
         write_statistics=False,
         store_schema=bool(metadata),
@@ -146,7 +164,7 @@ def _opened(path: Path, content: bytes | None = None) -> pq.ParquetFile:
     with _readable(path):
         file = pq.ParquetFile(path if content is None else pa.BufferReader(content))
         schema = file.schema_arrow
-    if not (schema.equals(STORED) or schema.equals(FACTS_SCHEMA)):
+    if not any(map(schema.equals, (STORED, FACTS_SCHEMA, TEXTS_SCHEMA))):
         raise DataError(
             f"{path}: the columns are {schema.names}, expected {STORED.names} with their types"
         )

@@ -241,7 +241,7 @@ class Journal:
 
     def table(self) -> pa.Table:
         """All rows, sorted; a pair that two parts hold is taken from the first."""
-        return facts_table(pa.concat_tables([FACTS_SCHEMA.empty_table(), *self._parts]))
+        return facts_table(pa.concat_tables(self._parts or [FACTS_SCHEMA.empty_table()]))
 
     def discard(self) -> None:
         """Delete the folder: the run has ended and its record is written.

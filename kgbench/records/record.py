@@ -336,13 +336,15 @@ class Environment(Strict):
     threads: int | None = None
 
 
-def measured_on(executor: str) -> str:
+def measured_on(executor: str, wrote: bool = False) -> str:
     """Description of what the cost of a run was measured on.
 
     Args:
         executor: Name of the executor.
+        wrote: Whether texts were written, token by token with a cache.
     """
-    return f"all prompts and configurations by the {executor} executor, scoring included"
+    how = "with a key-value cache, texts" if wrote else f"by the {executor} executor, scoring"
+    return f"all prompts and configurations {how} included"
 
 
 class Scoring(Strict):

@@ -33,7 +33,7 @@ from kgbench.stats import verdict_of
 from kgbench.stats.intervals import smallest_gain, standard_errors
 from kgbench.stats.prior import priors_of
 from kgbench.stats.repetition import Repeated
-from kgbench.stats.scores import HITS
+from kgbench.stats.scores import HITS, ONLY_SHARES
 
 GRAFT_WIDTH = 30
 
@@ -66,7 +66,10 @@ def record_report(record: Record, width: float | None = None) -> Report:
     if what.readout is not None:
         texts = (f"{name}={value}" for name, value in what.readout.parameters.items() if value)
         title += f"; read out: {' '.join([what.readout.name, *texts])}"
-    metrics = [record.metric, *(name for name in COLUMNS if name != record.metric)]
+    metrics = [record.metric]
+    for name in COLUMNS:
+        if all(row.estimate(name).undefined != ONLY_SHARES for row in record.rows):
+            metrics += [name] * (name != record.metric)
     count = len(metrics)
     tables = _tables(record, metrics)
     while count > 1 and max(map(table_width, tables)) > (width or text_width()):
@@ -296,9 +299,12 @@ def _differing_rows(repeated: Repeated) -> Iterator[str]:
 def repeated_sentence(repeated: Repeated, what: str) -> str:
     """What came of it, in a sentence, and what could not be compared."""
     nats, flips = f"{plain_text(repeated.tolerance)} nats", count_text(repeated.flipped, "hit")
+    rank = " by one rank"
+    if repeated.hits == "prob":
+        nats, flips, rank = "rounding", count_text(repeated.flipped, "share"), ""
     note = f" Note: {repeated.note}." if repeated.note else ""
     if repeated.agrees:
-        ties = f", where {flips} flipped by one rank, as ties do" if repeated.flipped else ""
+        ties = f", where {flips} flipped{rank}, as ties do" if repeated.flipped else ""
         return (
             f"It agrees: {what} run again, all {repeated.rows} rows within {nats}, the largest "
             f"difference {plain_text(repeated.largest, 2)}{ties}.{note}"

@@ -35,7 +35,7 @@ from kgbench.models.placement import (
     main_device,
     usable_device,
 )
-from kgbench.readouts import Readout, readout_code
+from kgbench.readouts import Readout, TextReadout, readout_code
 from kgbench.records import (
     DatasetRef,
     Identity,
@@ -387,8 +387,13 @@ def _check_prompts(job: Job) -> None:
     """Refuse prompts that are too long, or that a graft does not fit."""
     pair = job.pair
     most = getattr(pair.recipient.config, "max_position_embeddings", None)
-    several = [prompt for prompt in job.all_prompts if len(pair.encoded(prompt).answer) > 1]
-    method = job.localizer
+    several, method, written = list[Prompt](), job.localizer, 0
+    if isinstance(job.readout, TextReadout):
+        if job.ranks:
+            raise InputError(job.readout.no_objective)
+        written = job.readout.tokens
+    else:
+        several = [prompt for prompt in job.all_prompts if len(pair.encoded(prompt).answer) > 1]
     if several and isinstance(method, InterventionLocalizer) and not method.reads_any_token:
         raise InputError(
             f"localizer {method.name!r} acts at the last token of a prompt, and the readout "
@@ -397,9 +402,10 @@ def _check_prompts(job: Job) -> None:
         )
     for prompt in job.all_prompts:
         length = len(pair.encoded(prompt).ids)
-        if most is not None and length > most:
+        if most is not None and length + written > most:
+            text = f" and a text of {written} after it" if written else ""
             raise InputError(
-                f"fact {prompt.fact.id}, prompt {prompt.name!r} has {length} tokens; "
+                f"fact {prompt.fact.id}, prompt {prompt.name!r} has {length} tokens{text}; "
                 f"the model reads at most {most}"
             )
     if job.ranks:

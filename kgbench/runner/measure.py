@@ -22,6 +22,7 @@ from kgbench.engine import Answers, Engine, Plan
 from kgbench.engine.batch_rows import plain
 from kgbench.engine.edits import Treatment
 from kgbench.engine.engine import choosing
+from kgbench.engine.generation import written
 from kgbench.engine.site_sets import all_sites, graft_sites, site_costs, site_treatments
 from kgbench.engine.treatment import graft_treatments, misfit
 from kgbench.errors import InputError, NotApplicableError
@@ -37,6 +38,7 @@ from kgbench.localizers._scan import scan
 from kgbench.metrics import of_answers, score_reads
 from kgbench.models.pair import ModelPair
 from kgbench.progress import Progress
+from kgbench.readouts import TextReadout
 from kgbench.records import Journal, SiteScore
 from kgbench.runner.job import Halves, Job
 from kgbench.sites import Graft, Site, SiteScores, parse_graft
@@ -84,12 +86,12 @@ class Measurement:
         treatments: list[Treatments] = []
         indices: list[int] = []
         for index, label in enumerate(self.labels(prompts[0].name)):
-            draws = self._treatments(label, prompts)
+            draws = self.treatments(label, prompts)
             treatments += draws
             indices += [index] * len(draws)
         return self.job.engine.plan_treatments(prompts, treatments), indices
 
-    def _treatments(self, label: str, prompts: Sequence[Prompt]) -> list[Treatments]:
+    def treatments(self, label: str, prompts: Sequence[Prompt]) -> list[Treatments]:
         """Treatments of a configuration, one per draw of a random method."""
         job = self.job
         if label in job.tops:
@@ -176,6 +178,9 @@ def run_group(
             yield answers.numbered(first)
 
     for chunk in chunks(prompts, measurement.at_once):
+        if isinstance(job.readout, TextReadout):
+            parts.append(shares(measurement, chunk, job.readout, cost))
+            continue
         plan, labels = measurement.plan(chunk)
         parts.append(scored(measurement, chunk, mixed(run(plan), labels)))
     seconds = now(job.pair) - started
@@ -223,6 +228,51 @@ def scored(
         "target": np.array([each.answer[0].right[0] for each in encoded])[which],
         **of_answers(columns, cells),
     }
+
+
+def shares(
+    measurement: Measurement,
+    prompts: Sequence[Prompt],
+    readout: TextReadout,
+    cost: dict[str, float],
+) -> dict[str, np.ndarray]:
+    """Per-fact rows of the texts after prompts of one template.
+
+    Args:
+        measurement: The job with its method.
+        prompts: The prompts.
+        readout: What the texts are to have.
+        cost: Forwards and token rows, which are added.
+
+    Raises:
+        InputError: The method does something else than graft weights.
+    """
+    job = measurement.job
+    columns: dict[str, list[object]] = {
+        name: [] for name in ("prompt", "fact", "graft", "position", "prob")
+    }
+    for label in measurement.labels(prompts[0].name):
+        graft = job.grafts[label]
+        plain_graft = graft_treatments(job.pair, prompts, graft)
+        for draw in measurement.treatments(label, prompts):
+            if list(map(tuple, draw)) != list(map(tuple, plain_graft)):
+                raise InputError(
+                    f"localizer {measurement.method.name!r} does not just graft weights, and readout "
+                    f"{readout.name!r} writes texts under grafts of weights alone: choose another "
+                    "--readout, or dynamic_graft"
+                )
+        having = np.zeros(len(prompts))
+        for part in written(job.pair, graft, prompts, readout, job.engine.budget):
+            cost["forwards"] += part.forwards
+            cost["token_rows"] += part.token_rows
+            for number, text in zip(part.prompts, part.texts, strict=True):
+                having[number] += readout.has(prompts[number], text)
+        columns["prompt"] += [prompt.label for prompt in prompts]
+        columns["fact"] += [prompt.fact.id for prompt in prompts]
+        columns["graft"] += [label] * len(prompts)
+        columns["position"] += [len(job.pair.encoded(prompt).ids) - 1 for prompt in prompts]
+        columns["prob"] += (having / readout.samples).tolist()
+    return {name: np.array(values) for name, values in columns.items()}
 
 
 Mixed = tuple[Int[Tensor, " answer"], Int[Tensor, " answer"], Float[Tensor, "answer vocabulary"]]

@@ -16,6 +16,7 @@ from kgbench.errors import KgbenchError
 from kgbench.estimate import Estimate
 from kgbench.localizers import InterventionLocalizer, is_foreign
 from kgbench.progress import Progress
+from kgbench.readouts import TextReadout
 from kgbench.records import (
     Cost,
     Environment,
@@ -349,7 +350,9 @@ def _cost(spent: Mapping[str, float], measurement: Measurement) -> Cost:
         token_rows=int(spent["token_rows"]),
         seconds=seconds,
         plain_forward_ratio=ratio(seconds, spent["plain_seconds"]),
-        measured_on=measured_on(measurement.job.engine.executor),
+        measured_on=measured_on(
+            measurement.job.engine.executor, isinstance(measurement.job.readout, TextReadout)
+        ),
         scoring=scoring,
     )
 

@@ -196,10 +196,15 @@ def _readout(spec: Spec, dataset: Dataset) -> Readout | None:
     from kgbench.readouts import DEFAULT, readout_named, readout_stored  # which load torch
 
     readout = (
-        readout_stored(dataset.readout or {})
+        readout_stored(dataset.readout or {}, spec.seed)
         if spec.readout is None
-        else readout_named(spec.readout, spec.readout_args)
+        else readout_named(spec.readout, spec.readout_args, spec.seed)
     )
+    if spec.metric is not None and check_metric(spec.metric) not in readout.metrics:
+        raise InputError(
+            f"readout {readout.name!r} has no {spec.metric}, but {', '.join(readout.metrics)}: leave "
+            "--metric out"
+        )
     return None if readout.name == DEFAULT else readout
 
 

@@ -25,6 +25,14 @@ SCORED_REGIONS = ("LT", "FE", "M", "RP", "R", "P", "SYS", "BOS", "TPL", "REST")
 Regions of other names come after P, in alphabetical order (`region_order`).
 """
 
+DECODE: Mapping[str, str] = {
+    "base": "with the base's weights",
+    "finetuned": "with the finetuned model's weights wherever a graft may have them (ALL)",
+    "lt": "as LT, and in no other region of the prompt",
+    "last": "as the last region of the prompt before its last token",
+}
+"""How tokens are treated that a model writes after the prompt, by name."""
+
 PER_LAYER = (
     "ln_1",
     "q_norm",

@@ -76,7 +76,7 @@ class Repeat:
     flipped: int
     """Facts whose hit differs."""
     largest: float
-    """Difference of log-probabilities, in nats."""
+    """Difference of log-probabilities, in nats; of texts, of their shares."""
     others: tuple[OtherRow, ...]
     """Rows that differ by more than rounding."""
 
@@ -110,7 +110,7 @@ class Repeated:
 
     metric: str
     hits: str
-    """The top-k hit that facts flip by."""
+    """The top-k hit that facts flip by; of texts `prob`, their share."""
     tolerance: float
     """In nats."""
     repeats: tuple[Repeat, ...]
@@ -162,7 +162,8 @@ def repeated(
     """Compare rows one by one.
 
     A row is the same where log-probability and logit difference agree within the tolerance, the
-    target is the same, and the rank is the same but for one and a hundredth of it.
+    target is the same, and the rank is the same but for one and a hundredth of it. Of texts the
+    share is the same, but for few, where two tokens were nearly equally probable.
 
     Args:
         record: The record; its metric, its order and its map are used.
@@ -173,7 +174,8 @@ def repeated(
     """
     metric, identity = record.metric, record.identity
     tolerance = tolerance or TOLERANCES[identity.dtype]
-    hits = metric if metric.startswith("top") else DEFAULT_METRIC
+    wrote = "rank" not in stored.column_names
+    hits = metric if metric.startswith("top") or wrote else DEFAULT_METRIC
     before, after = _by_key(stored), _by_key(now)
     cells: dict[tuple[str, str], list[Key]] = {}
     for row in record.rows:  # in the record's order
@@ -181,7 +183,7 @@ def repeated(
     for key in after:
         if key in before:
             cells.setdefault(key[:2], []).append(key)
-    repeats = []
+    repeats, near = list[Repeat](), "prob" if wrote else "logprob"
     for (prompt, graft), keys in cells.items():
         if not keys:
             continue
@@ -197,7 +199,7 @@ def repeated(
             stored=float(np.mean(score(was, metric))),
             now=float(np.mean(score(is_now, metric))),
             flipped=int(np.count_nonzero(score(was, hits) != score(is_now, hits))),
-            largest=float(np.max(np.abs(was["logprob"] - is_now["logprob"]))),
+            largest=float(np.max(np.abs(was[near] - is_now[near]))),
             others=tuple(others),
         )
         repeats.append(repeat)
@@ -232,6 +234,8 @@ def repeated_map(stored: Sequence[SiteScore], now: Sequence[SiteScore]) -> MapRe
 
 def _apart(first: Columns, second: Columns, tolerance: float) -> Array:
     """Which rows differ by more than rounding."""
+    if "rank" not in first:  # a share that differs has flipped
+        return np.zeros(len(first["prob"]), bool)
     ranks = np.maximum(first["rank"], second["rank"])
     allowed = {
         "logprob": tolerance,
@@ -258,5 +262,5 @@ def _by_key(table: pa.Table) -> dict[Key, dict[str, Any]]:
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
-    names = ("target", "rank", "prob", "logprob", "logit_diff")
+    names = rows[0].keys() & {"target", "rank", "prob", "logprob", "logit_diff"}
     return {name: np.array(list(map(itemgetter(name), rows))) for name in names}

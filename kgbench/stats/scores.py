@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 
@@ -40,6 +40,9 @@ HITS = tuple(name for name in METRICS if name.startswith("top"))
 SUPPORT = dict.fromkeys((*HITS, "mrr", "prob"), (0.0, 1.0))
 """Bounds of each metric; means of others are bounded by those of the prompt's configurations."""
 
+ONLY_SHARES = "texts were written, and their share is the metric prob, the only one"
+"""Why other metrics of such rows are undefined."""
+
 Columns = Mapping[str, Array]
 """Stored columns [n] by name."""
 Scores = Mapping[str, Array]
@@ -71,6 +74,11 @@ def check_metric(metric: str) -> str:
     return name
 
 
+def has_metric(columns: Collection[str], metric: str) -> bool:
+    """Whether stored columns of these names give a metric."""
+    return metric == "prob" or "rank" in columns
+
+
 def score(columns: Columns, metric: str) -> Array:
     """Per-fact scores [n] of a metric.
 
@@ -81,8 +89,13 @@ def score(columns: Columns, metric: str) -> Array:
 
     Returns:
         Booleans for hits, floats otherwise.
+
+    Raises:
+        InputError: The rows are of texts, which have another metric only.
     """
     name = check_metric(metric)
+    if not has_metric(columns, name):
+        raise InputError(f"there is no {name} in these rows: {ONLY_SHARES}")
     if name == LOG_RANK:
         logs: Array = np.log(np.asarray(columns["rank"], float))
         return logs

@@ -75,10 +75,12 @@ from kgbench.stats.ratios import (
 from kgbench.stats.scores import (
     DEFAULT_METRIC,
     METRICS,
+    ONLY_SHARES,
     PromptColumns,
     Scores,
     by_prompt,
     check_metric,
+    has_metric,
     numbers,
     support_of,
 )
@@ -219,13 +221,20 @@ def _rows(
 ) -> list[Row]:
     """The rows of a prompt, ratios on these scores; the mean of ranks has no interval."""
     table = {}
+    undefined = Estimate.missing(ONLY_SHARES, prompt.n)
     for name in METRICS:
-        by_graft = prompt.scores(name)
-        table[name] = means(by_graft, support_of(by_graft.values(), name))
+        table[name] = dict.fromkeys(prompt.columns, undefined)
+        if has_metric(prompt.columns["PRE"], name):
+            by_graft = prompt.scores(name)
+            table[name] = means(by_graft, support_of(by_graft.values(), name))
     added, rows = gain(scores), []
     is_weak = standard_errors(added) < WEAK
     for graft, columns in prompt.columns.items():
-        ranks, other = columns["rank"], complements.get(graft)
+        ranks, other = columns.get("rank"), complements.get(graft)
+        of_ranks = dict.fromkeys(("rank", "median_rank"), undefined)
+        if ranks is not None:
+            alone = Estimate.alone(float(np.mean(ranks)), len(ranks), NO_INTERVAL_OF_RANKS)
+            of_ranks = {"rank": alone, "median_rank": median(ranks)}
         share = recovery(scores, graft)
         beyond = share.value is not None and not is_readable(share)
         row = Row(
@@ -234,8 +243,7 @@ def _rows(
             n=prompt.n,
             dropped=dropped,
             **{name: by_graft[graft] for name, by_graft in table.items()},
-            rank=Estimate.alone(float(np.mean(ranks)), len(ranks), NO_INTERVAL_OF_RANKS),
-            median_rank=median(ranks),
+            **of_ranks,
             sufficiency=share,
             necessity=necessity(scores, graft, complements),
             complement=other if other in prompt.columns else None,

@@ -311,6 +311,6 @@ def _run(path: Path) -> CheckedEntry:
         values = dict(json.loads(read_regular(path / RECORD, limits.FILE[RECORD])))
         # Figures are made of the rows, whatever it holds.
         run.documents[RECORD] = {key: values[key] for key in values if key not in MADE}
-    with run.reading("Parquet", "a facts.parquet as kgbench eval writes it", FACTS):
+    with run.reading("Parquet", "a facts.parquet as kgbench eval writes it of first tokens", FACTS):
         run.table = SANDBOX.read(read_regular(path / FACTS, limits.FILE[FACTS]), STORED)
     return run

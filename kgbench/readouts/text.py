@@ -1,0 +1,88 @@
+"""Written texts that hold some words, match a pattern, or are equal to a text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import regex
+
+from kgbench.data import Prompt
+from kgbench.errors import InputError
+from kgbench.models.encoding import Encoded, Encoder
+from kgbench.readouts._base import TextReadout
+
+PATIENCE = 1.0
+"""Seconds of the processor for a pattern on one text: some patterns would take years."""
+
+
+@dataclass(frozen=True)
+class Text(TextReadout):
+    """The share of written texts that hold some words, match a pattern, or are equal to a text."""
+
+    name = "text"
+    about = "share of written texts that hold some words, match a pattern or are equal to a text"
+
+    contains: str = ""
+    """Words that stand in it, capitals as given; by default the answer of each case."""
+    pattern: str = ""
+    """A regular expression of Python that matches somewhere in it, such as `(?i)sorry|cannot`."""
+    exact: str = ""
+    """A text that it is equal to but for blanks around."""
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            UnknownNameError: There is no such policy of decoding.
+            InputError: A number is out of its range, the pattern is no regular expression, or
+                several properties are asked for.
+        """
+        super().__post_init__()
+        given = {name: getattr(self, name) for name in ("contains", "pattern", "exact")}
+        for name, value in given.items():
+            if not isinstance(value, str):
+                raise InputError(f"readout {self.name!r}: {name} is one text, not {value!r:.80}")
+        asked = [name for name, value in given.items() if value]
+        if len(asked) > 1:
+            raise InputError(
+                f"readout {self.name!r}: {' and '.join(asked)} are two properties: give one, or a "
+                "pattern that says both"
+            )
+        try:
+            regex.compile(self.pattern)
+        except (regex.error, RecursionError, OverflowError) as error:
+            raise InputError(
+                f"readout {self.name!r}: {self.pattern!r:.80} is no regular expression: {error}"
+            ) from error
+
+    def read(self, prompt: Prompt, encoded: Encoded, encoder: Encoder) -> Encoded:
+        """The prompt alone.
+
+        Raises:
+            InputError: Nothing says what its text is to have.
+        """
+        if not (self.contains or self.pattern or self.exact or prompt.target):
+            raise InputError(
+                f"readout {self.name!r}: fact {prompt.fact.id} has no answer that its text could "
+                "hold: give --readout-arg contains=WORDS, or pattern, or exact; or a target"
+            )
+        return super().read(prompt, encoded, encoder)
+
+    def has(self, prompt: Prompt, text: str) -> bool:
+        """Whether a text has the property.
+
+        Raises:
+            InputError: The pattern takes too long on the text.
+        """
+        if self.exact:
+            return text.strip() == self.exact.strip()
+        if not self.pattern:
+            return (self.contains or prompt.target) in text
+        try:
+            return regex.search(self.pattern, text, timeout=PATIENCE) is not None
+        except TimeoutError:
+            raise InputError(
+                f"readout {self.name!r}: the pattern {self.pattern!r:.80} takes more than "
+                f"{PATIENCE:g} s on the text {text!r:.80} of fact {prompt.fact.id}; give one without "
+                "repetitions inside repetitions"
+            ) from None
