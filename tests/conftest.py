@@ -22,6 +22,7 @@ os.environ["KGBENCH_HOME"] = str(Path(__file__).parent / "no-such-home")
 import forks
 import nightly
 import pytest
+from commands import Call, caller
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
@@ -60,6 +61,12 @@ def pytest_collection_finish() -> None:
     """What imports and collection made stays to the end, so no garbage collection looks at it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Runs a command in this process; gives exit status, stdout and stderr."""
+    return caller(capsys)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -432,19 +432,6 @@ def test_command(
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "rows.csv"}
 
 
-@pytest.mark.parametrize(
-    ("extra", "told"),
-    [(("--graft", "XX"), "XX"), (("--csv", "no/such/f.csv"), "no folder")],
-)
-def test_mistakes(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, extra: tuple[str, str], told: str
-) -> None:
-    """A user's mistake ends with status 2 and one line."""
-    run = evaluate("tiny-gpt2", limit=2, prompts="qa", output_dir=tmp_path, progress=False)
-    assert main(["answers", str(run.path), *extra]) == 2
-    assert told in capsys.readouterr().err
-
-
 def test_a_model_that_reads_too_little(prompts: list[Prompt]) -> None:
     """A prompt that fits the model may not with an answer."""
     pair = pico_pair("gpt2")

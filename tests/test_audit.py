@@ -248,20 +248,3 @@ def test_runs_need_no_torch(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "SD over wordings" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        (["{}", "{}", "--seeds", "3"], "--seeds says what to run"),
-        (["{}", "{}", "--prompt", "qa"], "--prompt says what to run"),
-        (["{}", "--prompt", "qq"], "unknown prompt 'qq'"),
-    ],
-)
-def test_mistakes(
-    arguments: list[str], match: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """They are named in a line before anything is loaded."""
-    run = evaluate("tiny-gpt2", prompts="qa", limit=2, output_dir=tmp_path, progress=False)
-    assert main(["audit", *(text.format(run.path) for text in arguments)]) == 2
-    assert match in capsys.readouterr().err

@@ -12,9 +12,10 @@ from typing import Any
 import fake_runs
 import numpy as np
 import pytest
+from commands import Call
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored_runs import OTHER, WORSE, Call, caller, folder, stored
+from stored_runs import OTHER, WORSE, folder, stored
 
 from kgbench.analyses.compare import Comparison, compare_records, comparison_report
 from kgbench.errors import InputError
@@ -311,11 +312,6 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return folder(tmp_path, *stored()), folder(tmp_path, *stored(WORSE, seed=3, **OTHER))
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Call:
-    return caller(capsys)
-
-
 def test_command(folders: tuple[Path, Path], run: Call) -> None:
     """By folder or start of the id; text, or one JSON object of the same figures and all facts."""
     first, second = folders
@@ -328,19 +324,6 @@ def test_command(folders: tuple[Path, Path], run: Call) -> None:
     assert row["difference"]["value"] == pytest.approx(row["second"] - row["first"], abs=1e-5)
     assert row["difference"]["high"] < 0 and len(row["lost"]) > 20
     assert answer["verdict"] == " ".join(text[: text.index("\n\n")].split())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(("nonsuch",), "unknown run 'nonsuch'"), (("--metric", "top7"), "unknown metric")],
-)
-def test_refusals(
-    folders: tuple[Path, Path], run: Call, arguments: tuple[str, ...], message: str
-) -> None:
-    """Status 2 and a line."""
-    runs = (folders[0], *arguments) if len(arguments) == 1 else (*folders, *arguments)
-    status, out, err = run("compare", *runs)
-    assert (status, out) == (2, "") and message in err and err.count("\n") == 1
 
 
 def test_needs_no_torch(folders: tuple[Path, Path], tmp_path: Path) -> None:

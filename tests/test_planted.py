@@ -288,14 +288,6 @@ def test_plants_of_one_pair() -> None:
     assert not planted_models(own[0])
 
 
-def test_without_a_plant(settings: Settings) -> None:
-    """A pair without a plant is refused by the suite, and by a method that must be told the truth."""
-    with pytest.raises(InputError, match="model 'tiny-gemma' is none; give --model"):
-        run_job(Spec(model="tiny-gemma", localizer="random", suite="planted"), settings)
-    with pytest.raises(InputError, match="'oracle' must know where the facts were planted"):
-        run_job(Spec(model="tiny-gemma", localizer="oracle", limit=2), settings)
-
-
 def test_no_place_on_this_machine_is_recorded(
     runs: dict[tuple[str, str], Run], weights: str
 ) -> None:

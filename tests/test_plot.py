@@ -8,7 +8,8 @@ from pathlib import Path
 import fake_runs
 import numpy as np
 import pytest
-from stored_runs import OTHER, WORSE, Call, caller, folder, stored
+from commands import Call
+from stored_runs import OTHER, WORSE, folder, stored
 from test_rank_pictures import BUDGETS, clipped, ranked
 
 from kgbench.localizers import create, describe, score_meaning
@@ -19,11 +20,6 @@ from kgbench.report.site_maps import draw_curves, draw_maps, drawing
 from kgbench.sites import SCORED_REGIONS
 
 SIGNS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Call:
-    return caller(capsys)
 
 
 def test_one_run(tmp_path: Path, run: Call) -> None:
@@ -251,19 +247,4 @@ def test_command_on_several_rankings(kind: str, tmp_path: Path, run: Call) -> No
         (folder(tmp_path), "no sites were ranked"),
     ):
         status, out, err = run("plot", "--kind", kind, place, wrong)
-        assert (status, out) == (2, "") and message in err and err.count("\n") == 1
-
-
-def test_refusals(tmp_path: Path, run: Call) -> None:
-    """What there is not, too many runs, and names of no picture: status 2 and what to do."""
-    place = folder(tmp_path)
-    for arguments, message in (
-        ((place, "--kind", "curve"), "has no budget curve"),
-        ((place, "--kind", "map"), "has no map"),
-        ((place, place, "--kind", "map"), "has no map"),
-        ((*[place] * (MOST + 1),), f"give at most {MOST}"),
-        ((place, "-o", "x.gif"), "ends with .png, .svg, .pdf"),
-        ((place, "--metric", "nonsuch"), "unknown metric"),
-    ):
-        status, out, err = run("plot", *arguments)
         assert (status, out) == (2, "") and message in err and err.count("\n") == 1

@@ -23,7 +23,6 @@ from kgbench.data.prompts import builtin_prompts
 from kgbench.data.templates import parse_template
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.estimate import Estimate
-from kgbench.models import catalog
 from kgbench.models.catalog import HOME
 from kgbench.paper.command import FIGURES, OPTIONS, STUDY, reproduce_command
 from kgbench.paper.figure_claims import (
@@ -567,20 +566,3 @@ def test_functions_have_the_options_of_the_command(kind: str) -> None:
     of_all = {"what", "as_json", "quiet"}
     names = {parameter.name for parameter in reproduce_command.params}
     assert names - of_all == set().union(*OPTIONS.values())
-
-
-def test_wrong_names(capsys: pytest.CaptureFixture[str]) -> None:
-    """A figure or a model that there is not, and a plant, are one line."""
-    for asked, told in (
-        (["figure-16"], "unknown figure 'figure-16'"),
-        (["figur-2"], "Did you mean 'figure-2'"),
-        (["movie_titel"], "Did you mean 'movie_title'"),
-        (["figure-1"], "figure-1 is a drawing of the method"),
-        (["figure-2", "--model", "tiny-gema"], "Did you mean 'tiny-gemma'"),
-        (["figure-2", "--model", catalog.plants()[0]], "is a plant"),
-        (["figure-2", "--limit", "4"], "--limit is an option of the board, not of 'figure-2'"),
-        (["0123abcd"], "`kgbench rerun RUN`"),
-    ):
-        assert main(["reproduce", *asked, "--dry-run"]) == 2
-        error = capsys.readouterr().err
-        assert told in error and error.count("\n") == 1

@@ -10,9 +10,10 @@ import fake_runs
 import pyarrow as pa
 import pytest
 from again import FRESH, edited, evaluated
+from commands import Call
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored_runs import Call, caller, submitted
+from stored_runs import submitted
 
 from kgbench.errors import InputError
 from kgbench.leaderboard.entries import find_run, read_entries
@@ -40,11 +41,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StoredRecord]:
     """Fresh tiny runs."""
     root = tmp_path_factory.mktemp("runs")
     return {name: evaluated(root, name) for name in FRESH}
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Call:
-    return caller(capsys)
 
 
 # ------------------------------------------------------------------- from a record to what it is of
@@ -245,22 +241,6 @@ def test_other_settings_agree(runs: dict[str, StoredRecord], run: Call) -> None:
     status, out, _ = run("rerun", place, *other)
     assert status == 0 and "within .001 nats" in out
     assert run("rerun", place, *other, "--tolerance", "1e-12")[0] == 1
-
-
-def test_refusals(runs: dict[str, StoredRecord], run: Call, tmp_path: Path) -> None:
-    """What cannot be run here is status 2 and a line, and nothing is kept anywhere."""
-    for arguments, message in (
-        (("nonsuch",), "unknown run"),
-        ((runs["scores"].path, "--localizer", "random"), "localizer.name: weight_delta | random"),
-        ((runs["scores"].path, "--tolerance", 0), "0"),
-        ((runs["scores"].path, "--device", "nonsuch"), "nonsuch"),
-        ((runs["scores"].path, "--seed", 3), "--seed draws a sample of the facts: add --sample N"),
-        ((runs["scores"].path, "--write"), "it has no submission.json"),
-    ):
-        status, out, err = run("rerun", *arguments)
-        assert (status, out) == (2, "") and message in err and err.count("\n") == 1, err
-    before = {path.name for path in runs["scores"].path.iterdir()}
-    assert before == {"record.json", "facts.parquet", "seal.json"}
 
 
 # --------------------------------------------------------------------------------------- comparison
@@ -499,9 +479,3 @@ def test_no_badge_for_a_weak_sample(
     status, out, err = run("rerun", place, *weak, "--write")
     assert (status, out) == (2, "") and weak[0] in str(err) and "--write" in err
     assert find_run(place, tmp_path).verification is None
-
-
-def test_what_is_not_at_hand_is_no_difference(runs: dict[str, StoredRecord], run: Call) -> None:
-    """Where code or weights are not those of the record, status is 2, not 1."""
-    status, out, err = run("rerun", runs["scores"].path, *SMALL, "--localizer", "random")
-    assert (status, out) == (2, "") and "is not at hand" in err and err.count("\n") == 1

@@ -7,16 +7,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from stored_runs import Call, caller, folder, stored, submitted
+from commands import Call
+from stored_runs import folder, stored, submitted
 
 from kgbench.records import FACTS_SCHEMA, load_record
 from kgbench.records.fact_rows import STORED
 from kgbench.stats.summary import rescored
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Call:
-    return caller(capsys)
 
 
 def edited(run: Path, old: str, new: str) -> Path:
@@ -72,19 +68,6 @@ def test_another_metric(tmp_path: Path, run: Call) -> None:
     again = load_record(str(place), tmp_path)
     assert again.record == rescored(first.record, first.facts(), "logprob")
     assert again.facts().equals(first.facts())
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("--sample", 3), ("--device", "cpu"), ("--tolerance", 0.1), ("--localizer", "random")],
-)
-def test_options_of_models_are_refused(
-    tmp_path: Path, run: Call, option: str, value: object
-) -> None:
-    """With --metric no model is run, and an option about one is named."""
-    status, out, err = run("rerun", folder(tmp_path), "--metric", "mrr", option, value)
-    assert (status, out) == (2, "") and f"{option} is about running models" in err
-    assert run("rerun", folder(tmp_path), "--metric", "top7")[0] == 2
 
 
 def test_old_rows_are_written_in_the_present_format(tmp_path: Path, run: Call) -> None:

@@ -487,23 +487,6 @@ def test_page_of_no_runs_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "undecided" in (tmp_path / REPORT).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["study", "--only", "nonsuch"], "nonsuch"),
-        (["study", "--seeds", "77"], "no seed 77"),
-        (["study", "--model", "tiny-gemma"], "--model"),
-        (["figure-2", "--runs", "3"], "--runs"),
-    ],
-)
-def test_wrong_options_are_refused(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit status 2 and a line that names what is wrong."""
-    assert cli.main(["reproduce", *arguments]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_rows_of_another_design_are_refused(tmp_path: Path) -> None:
     """They are neither taken for the study's nor overwritten; nor is a file that is none."""
     design = study_design()

@@ -90,23 +90,6 @@ def _figures(row: Row) -> list[float | None]:
     return [row.top5.value, row.rank.value, row.logprob.value]
 
 
-def test_a_method_that_ranks_is_refused(tmp_path: Path) -> None:
-    """A suite of grafts alone asks nothing of it: that is said, rather than PRE and SFT printed
-    under its name.
-    """
-    with pytest.raises(
-        InputError, match="'weight_delta' ranks sites instead; choose another suite"
-    ):
-        evaluate(
-            model="tiny-gpt2",
-            localizer="weight_delta",
-            suite="movie_title",
-            limit=10,
-            output_dir=tmp_path,
-            device="cpu",
-        )
-
-
 def test_the_second_half_is_both_quarters() -> None:
     """Suites name layers by fractions, which every number of layers has."""
     grafts = {graft for name in INTERVENING for graft in load_suite(name).grafts}
