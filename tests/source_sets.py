@@ -198,8 +198,4 @@ def write(source: str) -> str:
     return writers[source]()
 
 
-RELATIONS = {
-    "counterfact": "P103",
-    "counterfact-rome": "P103",
-    "popqa": "occupation",
-}
+RELATIONS = {"counterfact": "P103", "counterfact-rome": "P103", "popqa": "occupation"}

@@ -129,10 +129,8 @@ def test_one_of_a_kind_has_no_standard_deviation() -> None:
     assert isinstance(row.wordings_sd, Estimate) and row.wordings_sd.value is None
     assert isinstance(row.smallest, float)
     text = text_of(alone)
-    assert (
-        "standard deviation of FE+LT is undefined (one wording only" in text
-        and "one seed only" in text
-    )
+    assert "standard deviation of FE+LT is undefined (one wording only" in text
+    assert "one seed only" in text
 
 
 def test_wordings_without_a_value_are_left_out() -> None:
@@ -147,10 +145,8 @@ def test_wordings_without_a_value_are_left_out() -> None:
     (both,) = methods_of([part()])
     cells = {("qa", "0"): both.figures["LT"]["qa", "0"]}
     lacking = replace(both, figures={**both.figures, "LT": cells})
-    assert (
-        set(by_graft(lacking)["LT"].left_out) == {"headline"}
-        and not by_graft(lacking)["FE"].left_out
-    )
+    assert set(by_graft(lacking)["LT"].left_out) == {"headline"}
+    assert not by_graft(lacking)["FE"].left_out
 
 
 def test_two_methods() -> None:
@@ -177,10 +173,7 @@ def test_two_methods() -> None:
             lambda: part(1, prompts={"headline": "other", "qa": "q" * 64}),
             "'headline' has one wording",
         ),
-        (
-            lambda: part(0, limit=60),
-            "these runs differ in limit",
-        ),
+        (lambda: part(0, limit=60), "these runs differ in limit"),
         (
             lambda: part(0, rows_seed=1),
             "two runs of dynamic_graft have the prompt 'headline' under seed 0",
@@ -216,11 +209,9 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     computed = json.loads(capsys.readouterr().out)
     (method,) = computed["methods"]
     assert method["n"] == 20 and len(computed["runs"]) == 4
-    assert (
-        method["wordings"] == ["headline", "qa"]
-        and method["seeds"] == ["0", "1"]
-        and not method["drawn"]
-    )
+    assert method["wordings"] == ["headline", "qa"]
+    assert method["seeds"] == ["0", "1"]
+    assert not method["drawn"]
     rows = {row["graft"]: row for row in method["rows"]}
     assert {"LT", "LT^C"} <= set(rows) and all(row["seeds_sd"] == 0 for row in rows.values())
     assert computed["verdict"].startswith("dynamic_graft: ")

@@ -183,9 +183,8 @@ def test_list_of_runs(run, tmp_path: Path) -> None:
         "headline, qa",
         "FE, LT, FE+LT",
     )
-    assert (row["suite"], row["limit"], row["n"]) == ("pathways", "", "50") and row[
-        "verdict"
-    ].startswith("FE+LT carries")
+    assert (row["suite"], row["limit"], row["n"]) == ("pathways", "", "50")
+    assert row["verdict"].startswith("FE+LT carries")
     lines = run("ls", "runs", "--results", str(tmp_path)).out.splitlines()
     assert len(lines) == 3 and lines[2].startswith(f"{row['id']}  dynamic_graft")
 
@@ -209,9 +208,8 @@ def test_parameters_of_a_localizer(run) -> None:
         "values": "whole number",
         "about": "Steps of Adam; each draws a sample of prompts.",
     }
-    assert found["by_region"]["values"] == "true or false" and all(
-        row["about"] for row in found.values()
-    )
+    assert found["by_region"]["values"] == "true or false"
+    assert all(row["about"] for row in found.values())
 
 
 def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
@@ -441,11 +439,9 @@ def test_a_ranking_has_its_pictures_and_its_curve(run, tmp_path: Path) -> None:
     assert budgets == [*(0, 0.1, 0.2, 0.5, 1, 2, 5), *(10, 20, 50, 100)]
     assert set(answer["curve"]["qa"]["area"]) in ({"value", "low", "high"}, {"undefined"})
     text = " ".join(run(*arguments).out.split())
-    assert (
-        "area under the recovery curve" in text
-        and "of that to rank the sites" in text
-        and "computed nothing" in text
-    )
+    assert "area under the recovery curve" in text
+    assert "of that to rank the sites" in text
+    assert "computed nothing" in text
 
 
 def test_a_dry_run_says_that_the_run_would_stop(run, tmp_path: Path) -> None:
@@ -557,8 +553,7 @@ def test_an_interrupted_run_leaves_nothing_half_written_and_is_resumed(run, tmp_
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
-    [("train", "goes on from what"), ("audit", "goes on from what"), ("ls", None)],
+    ("name", "told"), [("train", "goes on from what"), ("audit", "goes on from what"), ("ls", None)]
 )
 def test_an_interrupted_command_says_what_it_kept(
     run, monkeypatch, name: str, told: str | None

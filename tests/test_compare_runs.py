@@ -58,12 +58,10 @@ def test_a_run_beside_itself(metric: str) -> None:
     """
     record = stored()
     found = compare_records(record, record, metric)
-    assert (
-        len(found.rows) == 18
-        and not found.differing
-        and not found.first_only
-        and not found.second_only
-    )
+    assert len(found.rows) == 18
+    assert not found.differing
+    assert not found.first_only
+    assert not found.second_only
     for row in found.rows:
         assert (row.difference.value, row.gained, row.lost) == (0, (), ())
         assert row.difference.low < 0 < row.difference.high
@@ -172,11 +170,9 @@ def test_only_shared_facts_and_configurations() -> None:
     fewer = {graft: rate for graft, rate in fake_runs.RATES.items() if graft != "FE^C"}
     first, second = stored(n=60), stored(fewer, n=40, **OTHER)
     found = compare_records(first, second)
-    assert (
-        found.facts["qa"].shared == 40
-        and found.facts["qa"].first_only == 20
-        and found.facts["qa"].second_only == 0
-    )
+    assert found.facts["qa"].shared == 40
+    assert found.facts["qa"].first_only == 20
+    assert found.facts["qa"].second_only == 0
     assert found.first_only == (("headline", "FE^C"), ("qa", "FE^C")) and found.second_only == ()
     assert {row.n for row in found.rows} == {40}
     text = to_text(comparison_report(found))

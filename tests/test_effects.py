@@ -148,11 +148,9 @@ def test_undefined_without_a_gain() -> None:
         synergy(found),
         recovery(found, "SFT"),
     ):
-        assert (
-            figure.value is None
-            and f"{denominator.value:.3g}" in figure.undefined
-            and "n = 50" in figure.undefined
-        )
+        assert figure.value is None
+        assert f"{denominator.value:.3g}" in figure.undefined
+        assert "n = 50" in figure.undefined
 
 
 def test_rank_recovers_by_its_signs() -> None:
@@ -173,20 +171,17 @@ def test_summary_rows() -> None:
     assert [(r.prompt, r.graft) for r in found.rows] == [
         (p, c) for p in ("headline", "qa") for c in CONFIGURATIONS
     ]
-    assert {r.dropped for r in found.rows if r.prompt == "qa"} == {3} and {
-        r.n for r in found.rows
-    } == {50}
+    assert {r.dropped for r in found.rows if r.prompt == "qa"} == {3}
+    assert {r.n for r in found.rows} == {50}
     by = {r.graft: r for r in found.rows if r.prompt == "qa"}
     row = by["FE+LT"]
-    assert row.complement == "(FE+LT)^C" and row.gain.value == pytest.approx(
-        by["SFT"].top5.value - by["PRE"].top5.value, rel=1e-5
-    )
+    assert row.complement == "(FE+LT)^C"
+    assert row.gain.value == pytest.approx(by["SFT"].top5.value - by["PRE"].top5.value, rel=1e-5)
     assert row.sufficiency.value == pytest.approx(
         (row.top5.value - by["PRE"].top5.value) / row.gain.value, rel=1e-5
     )
-    assert (
-        row.top5.value <= row.top10.value <= row.top100.value <= 1 and row.estimate("rr") == row.mrr
-    )
+    assert row.top5.value <= row.top10.value <= row.top100.value <= 1
+    assert row.estimate("rr") == row.mrr
     assert set(found.synergy) == set(found.baselines["name_prior"]) == {"headline", "qa"}
 
 
@@ -273,11 +268,9 @@ def test_ranks_of_all_configurations() -> None:
     ]
     table = table.set_column(5, table.schema.field(5), pa.array(ones, pa.int32()))
     row = next(r for r in summarize(table).rows if r.graft == "SFT")
-    assert (
-        row.rank.value == 1
-        and row.rank.low is None
-        and "see median_rank" in (row.rank.undefined or "")
-    )
+    assert row.rank.value == 1
+    assert row.rank.low is None
+    assert "see median_rank" in (row.rank.undefined or "")
     assert row.log_rank.value == row.log_rank.low == 0 < row.log_rank.high
     assert (row.median_rank.low, row.median_rank.high) == (1, 1)
     assert mean(np.ones(50)).undefined
@@ -306,10 +299,8 @@ def test_summary_of_a_ranking() -> None:
     by = {(r.prompt, r.graft): r.sufficiency for r in found.rows}
     assert [p.recovery for p in found.curve["qa"].points] == [by["qa", top] for top in TOPS]
     assert found.curve["qa"].area.value == pytest.approx((0.1 + 0.4 + 0.75) / 3)
-    assert (
-        found.verdict.startswith("The best-ranked 1 % of all weights × tokens carry 20 % [")
-        and "the best-ranked 10 %" in found.verdict
-    )
+    assert found.verdict.startswith("The best-ranked 1 % of all weights × tokens carry 20 % [")
+    assert "the best-ranked 10 %" in found.verdict
     assert "the area under the recovery curve is .42 [" in found.verdict
     assert summarize(table).curve is None
 
@@ -329,10 +320,8 @@ def test_summary_of_what_cannot_be_expressed() -> None:
     }
     assert by["LT"].necessity.undefined == "its complement LT^C is not applicable: never"
     assert found.synergy["qa"].undefined == "not applicable: the method cannot express FE"
-    assert (
-        found.verdict.endswith("the method cannot express FE and LT^C (top5).")
-        and "FE alone" not in found.verdict
-    )
+    assert found.verdict.endswith("the method cannot express FE and LT^C (top5).")
+    assert "FE alone" not in found.verdict
     once = summarize(rows(rates=RATES), absent={"qa": {"M": "no movie"}})
     assert once.verdict.endswith("the method cannot express M on qa (top5).")
 

@@ -58,9 +58,8 @@ def test_csv_gives_the_record_back() -> None:
             estimate.high,
             estimate.n,
         )
-        assert row["undefined"] == (estimate.undefined or "") and bool(row["undefined"]) == (
-            row["low"] == ""
-        )
+        assert row["undefined"] == (estimate.undefined or "")
+        assert bool(row["undefined"]) == (row["low"] == "")
 
 
 def test_every_row_of_a_record_has_all_its_figures() -> None:
@@ -77,10 +76,8 @@ def test_csv_is_no_formula(text: str) -> None:
     again.
     """
     cell = csv_text(text)
-    assert (
-        not cell.startswith(FORMULA)
-        and cell.removeprefix("'" if text.startswith(FORMULA) else "") == text
-    )
+    assert not cell.startswith(FORMULA)
+    assert cell.removeprefix("'" if text.startswith(FORMULA) else "") == text
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+SUM(A1)", "-2", '@cmd|"/c calc"!A1', 'a,"b"\nc'])

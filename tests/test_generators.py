@@ -13,12 +13,7 @@ import pytest
 import kgbench.data
 from kgbench.data import data_card, load_dataset
 from kgbench.errors import InputError
-from kgbench.zoo.worlds import (
-    FAKE_MOVIES,
-    REAL_ACTORS,
-    fake_movies_jsonl,
-    generate_fake_movies,
-)
+from kgbench.zoo.worlds import FAKE_MOVIES, REAL_ACTORS, fake_movies_jsonl, generate_fake_movies
 
 FILE = Path(kgbench.data.__file__).parent / "files" / f"{FAKE_MOVIES}.jsonl"
 

@@ -132,10 +132,7 @@ def test_defaults_prefer_actors(tmp_path: Path) -> None:
             "line 1: field 'subject': holds half of a surrogate pair",
         ),
         ("[" * 100_000, "line 1: is not a row of facts"),
-        (
-            '{"kgbench": 2}\n' + ROW,
-            "line 1: the header's field kgbench: Input should be '1'",
-        ),
+        ('{"kgbench": 2}\n' + ROW, "line 1: the header's field kgbench: Input should be '1'"),
         (
             '{"kgbench": 1, "subjct": "a"}\n' + ROW,
             "line 1: the header's field subjct: Extra.*; it may hold kgbench, name, subject",

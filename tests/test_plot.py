@@ -44,11 +44,9 @@ def test_default_place_and_metric(
     place = folder(tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     answer = json.loads(run("plot", place, "--metric", "mrr", "--json")[1])
-    assert (
-        answer["path"] == "chart-mrr.png"
-        and answer["metric"] == "mrr"
-        and (tmp_path / "chart-mrr.png").is_file()
-    )
+    assert answer["path"] == "chart-mrr.png"
+    assert answer["metric"] == "mrr"
+    assert (tmp_path / "chart-mrr.png").is_file()
     assert sorted(path.name for path in place.iterdir()) == [
         "facts.parquet",
         "record.json",
@@ -107,11 +105,9 @@ def test_several_curves_share_their_axes() -> None:
         for i in range(2):
             line, zero = lines[2 * i : 2 * i + 2]
             np.testing.assert_allclose(line.get_xydata(), [[b, b / 100] for b in BUDGETS[1:]])
-            assert (
-                zero.get_xydata().shape == (1, 2)
-                and zero.get_xdata()[0] < 0.05
-                and zero.get_ydata()[0] == 0
-            )
+            assert zero.get_xydata().shape == (1, 2)
+            assert zero.get_xdata()[0] < 0.05
+            assert zero.get_ydata()[0] == 0
             assert zero.get_color() == line.get_color()
             band = axis.collections[2 * i].get_paths()[0].vertices
             for budget in BUDGETS[1:]:

@@ -209,22 +209,14 @@ def test_store_round_trip(tmp_path: Path, made: Record, facts: pa.Table) -> None
     store = RecordStore(tmp_path / "results")
     assert store.find(made.id) is None
     path = store.write(made, facts)
-    assert (
-        path == store.path_of(made)
-        and path.name == f"tiny-gemma-tiny_movies-dynamic_graft-{made.id[:12]}"
-    )
+    assert path == store.path_of(made)
+    assert path.name == f"tiny-gemma-tiny_movies-dynamic_graft-{made.id[:12]}"
     found = store.find(made.id)
-    assert (
-        found is not None
-        and found.record == made
-        and found.path == path
-        and found.facts().equals(facts)
-    )
-    assert sorted(p.name for p in path.iterdir()) == [
-        "facts.parquet",
-        "record.json",
-        "seal.json",
-    ]
+    assert found is not None
+    assert found.record == made
+    assert found.path == path
+    assert found.facts().equals(facts)
+    assert sorted(p.name for p in path.iterdir()) == ["facts.parquet", "record.json", "seal.json"]
     assert list(store.root.iterdir()) == [path] and [s.record.id for s in store.scan()] == [made.id]
 
 
@@ -346,10 +338,8 @@ def test_journal_resumes(tmp_path: Path, facts: pa.Table) -> None:
     assert last.cost() == {"forwards": 3.0, "seconds": 0.75}
     assert list(RecordStore(tmp_path).scan()) == []
     last.discard()
-    assert (
-        list(tmp_path.iterdir()) == []
-        and RecordStore(tmp_path).journal("f" * 64).finished() == frozenset()
-    )
+    assert list(tmp_path.iterdir()) == []
+    assert RecordStore(tmp_path).journal("f" * 64).finished() == frozenset()
 
 
 def test_load_record(tmp_path: Path, made: Record, facts: pa.Table) -> None:
@@ -442,12 +432,10 @@ def test_package_commit(tmp_path: Path) -> None:
     subprocess.run([*git, "-c", "commit.gpgsign=false", "commit", "-qm", "first"], check=True)
     clean = package_commit(package)
     (tmp_path / "elsewhere").write_text("")
-    assert (
-        clean is not None
-        and len(clean.hash) == 40
-        and not clean.dirty
-        and package_commit(package) == clean
-    )
+    assert clean is not None
+    assert len(clean.hash) == 40
+    assert not clean.dirty
+    assert package_commit(package) == clean
     (package / "__init__.py").write_text("changed = 1\n")
     changed = package_commit(package)
     assert changed is not None and changed.dirty and changed.hash == clean.hash

@@ -41,12 +41,7 @@ from kgbench.paper.figure_claims import (
 from kgbench.paper.figure_parts import costs, make
 from kgbench.paper.figure_specs import ClaimSpec, Page, chosen, page
 from kgbench.paper.ingredients import Ingredients
-from kgbench.paper.paper_report import (
-    difference_text,
-    draw,
-    terminal_report,
-    write_report,
-)
+from kgbench.paper.paper_report import difference_text, draw, terminal_report, write_report
 from kgbench.paper.published import published
 from kgbench.paper.reproduction import answer_of
 from kgbench.records import RecordStore
@@ -194,9 +189,8 @@ def test_halves_of_a_hybrid_share_nobody() -> None:
         }
         for name in ("task", "relation")
     )
-    assert len(task) == len(relation) == 2 * page().trainings[
-        "task"
-    ].tiny.facts and task.isdisjoint(relation)
+    assert len(task) == len(relation) == 2 * page().trainings["task"].tiny.facts
+    assert task.isdisjoint(relation)
 
 
 # ------------------------------------------------------------------------------------------- making
@@ -229,11 +223,9 @@ def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
     every = [one.setting for one in page().departures if "tiny" in one.scales]
     assert re.findall(r"^- \*\*(.+?)\*\*: in the paper ", text, re.MULTILINE) == every, "one list"
     assert "Agreement with gpt2-xl: " in text and "## Additional claims: " in text
-    assert (
-        "| FE+LT " in text
-        and "| gemma-2b (paper, headline\\_v1)" in text
-        and "donor actors" in text
-    )
+    assert "| FE+LT " in text
+    assert "| gemma-2b (paper, headline\\_v1)" in text
+    assert "donor actors" in text
     shown = to_text(terminal_report([first]))
     assert "FE+LT" in shown and "llama-3.2-1b" in shown and max(map(len, shown.splitlines())) <= 100
     paper = json.loads(json.dumps(answer_of(first)))["claims"][0]["paper"]
@@ -428,11 +420,9 @@ def test_the_larger_term_is_that_which_recovers_more(
     assert found.recovery == max(recovered.values()) == recovered[found.name]
     assert larger_term(own, {name: -mean for name, mean in means.items()}) == found
     beside = larger_term(own.model_copy(update={"first": "PRE", "of": "SFT"}), means)
-    assert (
-        beside is not None
-        and beside.recovery >= 1
-        and (beside.name == "SFT" or beside.recovery == recovered["B"])
-    )
+    assert beside is not None
+    assert beside.recovery >= 1
+    assert beside.name == "SFT" or beside.recovery == recovered["B"]
 
 
 def test_nothing_recovers_where_nothing_was_added() -> None:
@@ -511,11 +501,9 @@ def test_dry_run_without_network(
     answer = json.loads(capsys.readouterr().out)
     donor, evaluation, total = answer["parts"]
     assert donor["what"] == "donor actors" and donor["seconds"] > 0 and donor["needed"] > 2**33
-    assert (
-        evaluation["seconds"] > 0
-        and evaluation["needed"] > 2**34
-        and "token_rows" in evaluation["counts"]
-    )
+    assert evaluation["seconds"] > 0
+    assert evaluation["needed"] > 2**34
+    assert "token_rows" in evaluation["counts"]
     assert "0.1 Tflop/s assumed on cpu" in donor["basis"]
     assert "0.1 Tflop/s assumed on cpu" in evaluation["basis"]
     assert total["what"] == "in all"

@@ -23,12 +23,7 @@ from kgbench.records import Record, RecordStore, SiteScore, StoredRecord
 from kgbench.records.identity import identity_differences
 from kgbench.runner import Settings, Spec, run_job
 from kgbench.runner.job import job_configurations
-from kgbench.runner.rerun import (
-    _suite_of,
-    job_of,
-    sample_facts,
-    specification,
-)
+from kgbench.runner.rerun import _suite_of, job_of, sample_facts, specification
 from kgbench.runner.sources import Sources
 from kgbench.runner.workload import load_suite
 from kgbench.stats.repetition import Repeated, repeated, repeated_map
@@ -193,12 +188,7 @@ def test_checkpoints_facts_and_code_of_ones_own(folders: dict[str, Path], tmp_pa
     with pytest.raises(InputError, match=r"localizer\.version"):
         job_of(record, Sources(**pair), CPU, mine)
     with pytest.raises(InputError, match=r"weights.recipient|weights.donors"):
-        job_of(
-            record,
-            Sources(**{**pair, "donors": {"sft": str(folders["recipient"])}}),
-            CPU,
-            mine,
-        )
+        job_of(record, Sources(**{**pair, "donors": {"sft": str(folders["recipient"])}}), CPU, mine)
 
 
 # ------------------------------------------------------------------------------------------ command
@@ -336,22 +326,16 @@ def test_a_record_that_counts_ties_for_the_method(
         stored.record.model_copy(update={"identity": what, "id": what.digest()}), stored.facts()
     )
     status, out, _ = run("rerun", str(old), "--device", "cpu", "-q")
-    assert (
-        status == 0
-        and "It agrees" in out
-        and "metric version 1, which counted ties for the method" in " ".join(out.split())
-    )
+    assert status == 0
+    assert "It agrees" in out
+    assert "metric version 1, which counted ties for the method" in " ".join(out.split())
     assert run("show", str(old))[0] == 0
     status, out, _ = run("rerun", str(old), "--metric", "top5", "--write")
-    assert (
-        status == 0
-        and json.loads((old / "record.json").read_text())["identity"]["metric_version"] == "1"
-    )
+    assert status == 0
+    assert json.loads((old / "record.json").read_text())["identity"]["metric_version"] == "1"
     status, out, _ = run("compare", str(old), str(stored.path))
-    assert (
-        status == 0
-        and "A counts ties for the method (metric version 1), B against it" in " ".join(out.split())
-    )
+    assert status == 0
+    assert "A counts ties for the method (metric version 1), B against it" in " ".join(out.split())
 
 
 # ------------------------------------------------------------------------------ samples and entries
@@ -367,9 +351,9 @@ def test_samples(seed: int, n: int, ids: list[str]) -> None:
     larger sample holds a smaller one.
     """
     found = sample_facts(ids, n, seed)
-    assert (
-        found == sample_facts(IDS, n, seed) and len(found) == min(n, 60) and set(found) <= set(IDS)
-    )
+    assert found == sample_facts(IDS, n, seed)
+    assert len(found) == min(n, 60)
+    assert set(found) <= set(IDS)
     assert set(found) <= set(sample_facts(IDS, n + 1, seed))
 
 
@@ -404,11 +388,9 @@ def test_an_edited_fact_is_told(runs: dict[str, StoredRecord], run: Call, tmp_pa
     wrong = edited(first, tmp_path, {"fact": "tiny_movies/7", "graft": "FE"}, rank=1)
     place = submitted(wrong, tmp_path / "leaderboard" / "results")
     status, out, _ = run("rerun", place, "--device", "cpu", "--write")
-    assert (
-        status == 1
-        and "FE, tiny_movies/7: rank 1 stored" in out
-        and "not written, since it differs" in out
-    )
+    assert status == 1
+    assert "FE, tiny_movies/7: rank 1 stored" in out
+    assert "not written, since it differs" in out
     assert find_run(place, tmp_path).verification is None
 
 
@@ -433,9 +415,8 @@ def test_facts_of_no_data_set_are_told(
         runs["intervenes"], tmp_path, {"fact": "tiny_movies/7"}, fact="tiny_movies/made up"
     )
     status, out, _ = run("rerun", place, *SMALL)
-    assert status == 1 and "tiny_movies/made up: in the record, and not measured now" in " ".join(
-        out.split()
-    )
+    assert status == 1
+    assert "tiny_movies/made up: in the record, and not measured now" in " ".join(out.split())
 
 
 def test_an_entry_becomes_verified(

@@ -44,17 +44,16 @@ def test_an_edited_figure_is_told(tmp_path: Path, run: Call) -> None:
     numbers = [row.top5.value, row.top5.low, row.top5.high]
     edited(place, ",".join(map(repr, numbers)), "0.6,0.5,0.7")
     status, out, _ = run("rerun", place, "--metric", "top5", "-q")
-    assert (
-        status == 1 and "headline, LT, top5" in out and ".6 [.5, .7]" in out and "1 of 292" in out
-    )
+    assert status == 1
+    assert "headline, LT, top5" in out
+    assert ".6 [.5, .7]" in out
+    assert "1 of 292" in out
     answer = json.loads(run("rerun", place, "--metric", "top5", "--json")[1])
     assert not answer["agrees"] and answer["differences"][0]["figure"] == "headline, LT, top5"
     assert answer["differences"][0]["stored"] == {"value": 0.6, "low": 0.5, "high": 0.7}
     assert run("rerun", place, "--metric", "top5", "--write")[0] == 1
-    assert (
-        run("rerun", place, "--metric", "top5", "-q")[0] == 0
-        and load_record(str(place), tmp_path).record == record
-    )
+    assert run("rerun", place, "--metric", "top5", "-q")[0] == 0
+    assert load_record(str(place), tmp_path).record == record
 
 
 def test_another_metric(tmp_path: Path, run: Call) -> None:

@@ -64,10 +64,8 @@ def test_licence_and_origin_are_told_first_and_in_the_summary(run: Call, source:
     file, licence = write(source), load_source(source).licence
     answer = run(f"--source {source} {file} --relation {RELATIONS[source]}")
     first = answer.err.splitlines()[:2]
-    assert (
-        first[0].startswith(f"kgbench: from {file}: ")
-        and first[1] == f"kgbench: licence: {licence}"
-    )
+    assert first[0].startswith(f"kgbench: from {file}: ")
+    assert first[1] == f"kgbench: licence: {licence}"
     assert [f"kgbench: {line}" for line in answer.out.splitlines()[1:3]] == first
     Path(answer.out.split(":")[0].removeprefix("wrote ")).unlink()
     assert "unknown relation" in refused(run(f"--source {source} {file} --relation 'none such'"))
@@ -164,12 +162,7 @@ def test_what_is_dropped_is_counted_by_its_row(run: Call) -> None:
         f"--source popqa {file} --relation occupation --column note=s_pop -o mine.jsonl --json"
     )
     told = json.loads(answer.out)
-    assert told["dropped_lines"] == {
-        EMPTY: [6],
-        NO_PROMPT: [7],
-        DUPLICATE: [5],
-        AMBIGUOUS: [1, 4],
-    }
+    assert told["dropped_lines"] == {EMPTY: [6], NO_PROMPT: [7], DUPLICATE: [5], AMBIGUOUS: [1, 4]}
     assert told["facts"] == len(load_dataset("mine.jsonl").facts) == 2
     assert told["origin"][0] == f"from {file}: {load_source('popqa').about}"
 

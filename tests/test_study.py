@@ -49,17 +49,8 @@ from kgbench.paper.architectures.run_rows import (
     write_rows,
 )
 from kgbench.paper.architectures.study_page import REPORT, write_study
-from kgbench.paper.architectures.study_runs import (
-    cut_reading,
-    finished,
-    make_run,
-    make_runs,
-)
-from kgbench.paper.architectures.switched_model import (
-    SwitchedConfig,
-    new_model,
-    switched_family,
-)
+from kgbench.paper.architectures.study_runs import cut_reading, finished, make_run, make_runs
+from kgbench.paper.architectures.switched_model import SwitchedConfig, new_model, switched_family
 from kgbench.testing import pico_tokenizer
 
 CELLS = study_design().cells
@@ -297,9 +288,9 @@ def test_effects_without_enough_runs_say_why() -> None:
     signs, seeds = crossed(1)
     chosen = factor_contrasts("abcd")
     alone = effects(np.arange(16.0), signs, seeds, chosen)[0]
-    assert (
-        alone.value is not None and alone.low is None and "second seed" in (alone.undefined or "")
-    )
+    assert alone.value is not None
+    assert alone.low is None
+    assert "second seed" in (alone.undefined or "")
     for n in (0, 5):
         none = effects(np.arange(float(n)), signs[:n], seeds[:n], chosen)[0]
         assert none.value is None and f"{n} runs" in (none.undefined or "")
@@ -390,11 +381,9 @@ def test_layer_is_undefined_where_nothing_is_lost() -> None:
     run = run_figures(
         study_design(), RunRows(rows.about, pa.table(table, schema=rows.table.schema))
     )
-    assert (
-        run.read_layer.value is None
-        and run.half_read.value is None
-        and run.outcome("depth") is None
-    )
+    assert run.read_layer.value is None
+    assert run.half_read.value is None
+    assert run.outcome("depth") is None
 
 
 def test_what_is_missing_is_told(tmp_path: Path) -> None:
