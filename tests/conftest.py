@@ -8,7 +8,10 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kgbench.runner import Settings, Spec
 
 # Before anything imports them: libraries read these once. A test that wants the hub says so itself.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -145,6 +148,23 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         model.save_pretrained(root / name)
         tokenizer.save_pretrained(root / name)
     return {name: root / name for name in ("recipient", "sft")}
+
+
+@pytest.fixture(scope="module")
+def spec(folders: dict[str, Path]) -> Spec:
+    """A small job on checkpoints from disk."""
+    from kgbench.runner import Spec
+
+    pair = {"recipient": str(folders["recipient"]), "donors": {"sft": str(folders["sft"])}}
+    return Spec(**pair, dataset="fake_movies_fake_actors", prompts=("headline", "qa"), limit=5)
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """A folder of records for the runs of a file, on the processor."""
+    from kgbench.runner import Settings
+
+    return Settings(output_dir=tmp_path_factory.mktemp("runs"), device="cpu")
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -221,21 +219,3 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["audit", *computed["runs"][:2], "--output-dir", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "2 wordings, 1 seed, 20 facts" in text and max(map(len, text.splitlines())) <= 100
-
-
-def test_runs_need_no_torch(tmp_path: Path) -> None:
-    """Records are audited where nothing could be run."""
-    places = []
-    for seed in (0, 1):
-        run = stored_runs.stored(seed=seed, seeds=(seed,))
-        places.append(str(stored_runs.folder(tmp_path, *run)))
-    line = ["audit", *places]
-    code = (
-        f"import sys; from kgbench.cli import main; assert main({line}) == 0 and 'torch' not in"
-        " sys.modules"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "SD over wordings" in done.stdout

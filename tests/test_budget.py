@@ -108,22 +108,6 @@ def methods(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def spec(folders: Mapping[str, Path]) -> Spec:
-    return Spec(
-        recipient=str(folders["recipient"]),
-        donors={"sft": str(folders["sft"])},
-        dataset=DATASET,
-        prompts=("headline", "qa"),
-        limit=5,
-    )
-
-
-@pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return Settings(output_dir=tmp_path_factory.mktemp("runs"), device="cpu")
-
-
-@pytest.fixture(scope="module")
 def run(spec: Spec, settings: Settings, methods: Path) -> Run:
     """A ranking by `Half`."""
     return run_job(replace(spec, localizer=f"{methods}:Half"), settings)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -320,26 +318,3 @@ def test_command(folders: tuple[Path, Path], run: Call) -> None:
     assert row["difference"]["value"] == pytest.approx(row["second"] - row["first"], abs=1e-5)
     assert row["difference"]["high"] < 0 and len(row["lost"]) > 20
     assert answer["verdict"] == " ".join(text[: text.index("\n\n")].split())
-
-
-def test_needs_no_torch(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    """Whoever only looks at results waits for no deep learning library."""
-    first, second = map(str, folders)
-    commands = [
-        ["show", first],
-        ["compare", first, second],
-        ["show", first, "--format", "csv"],
-        ["rerun", first, "--metric", "mrr"],
-        ["plot", first, second, "-o", str(tmp_path / "picture.png")],
-    ]
-    code = (
-        "import sys\nfrom kgbench.cli import main\n"
-        f"for command in {commands!r}:\n"
-        "    assert main(command) == 0, command\n"
-        "    loaded = [name for name in ('torch', 'transformers') if name in sys.modules]\n"
-        "    assert not loaded, (command, loaded)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr

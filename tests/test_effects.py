@@ -12,7 +12,7 @@ from fake_runs import RATES, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgbench.errors import DataError, UnknownNameError
+from kgbench.errors import DataError
 from kgbench.records import Record
 from kgbench.report import to_text
 from kgbench.report.run_report import record_report
@@ -44,12 +44,6 @@ def test_scores_follow_from_the_columns() -> None:
     assert score(columns, "mrr") == pytest.approx([1, 0.2, 1 / 6, 0.01])
     assert score(columns, "mrr") == pytest.approx(score(columns, "rr"))
     assert all((score(columns, m).dtype == bool) == m.startswith("top") for m in METRICS)
-
-
-def test_unknown_metric() -> None:
-    """A metric that does not exist gets the nearest ones."""
-    with pytest.raises(UnknownNameError, match=r"Did you mean 'top5'"):
-        score({"rank": np.ones(2)}, "top_5")
 
 
 def test_name_prior() -> None:

@@ -30,24 +30,16 @@ def ran(folder: Path, *command: str) -> str:
 def test_what_it_writes_works(
     tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The files lie in the working directory, and the commands that it prints do as they are: the
-    contract holds, also as pytest sees it with warnings as errors, and `kgbench eval` runs. A folder
-    that is not there is made.
+    """The files lie in the working directory, and the commands that it prints (tests/golden) do as
+    they are: the contract holds, also as pytest sees it with warnings as errors, and `kgbench eval`
+    runs. A folder that is not there is made.
     """
     monkeypatch.chdir(tmp_path)
     assert main(["new-localizer", "other", "--output-dir", str(tmp_path / "a" / "b")]) == 0
     assert {path.name for path in (tmp_path / "a" / "b").iterdir()} == {"other.py", "test_other.py"}
     shutil.rmtree(tmp_path / "a")
-    capsys.readouterr()
     assert main(["new-localizer", "my_method_2", "--kind", kind]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"my_method_2.py", "test_my_method_2.py"}
-    first, *commands = capsys.readouterr().out.splitlines()
-    assert first == "wrote my_method_2.py and test_my_method_2.py; next:"
-    assert [command.strip() for command in commands] == [
-        "kgbench check-localizer my_method_2.py:MyMethod2",
-        "python -m pytest test_my_method_2.py",
-        "kgbench eval --localizer my_method_2.py:MyMethod2 --model tiny-gemma --limit 20",
-    ]
     assert main(["check-localizer", "my_method_2.py:MyMethod2", "--family", "gpt2"]) == 0
     assert "laws hold" in capsys.readouterr().out
     options = ("-q", "-W", "error", "-p", "no:cacheprovider", "-k", "gemma")

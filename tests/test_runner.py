@@ -35,23 +35,6 @@ DATASET = "fake_movies_fake_actors"
 
 
 @pytest.fixture(scope="module")
-def spec(folders: Mapping[str, Path]) -> Spec:
-    """A small job on checkpoints from disk."""
-    return Spec(
-        recipient=str(folders["recipient"]),
-        donors={"sft": str(folders["sft"])},
-        dataset=DATASET,
-        prompts=("headline", "qa"),
-        limit=5,
-    )
-
-
-@pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return Settings(output_dir=tmp_path_factory.mktemp("runs"), device="cpu")
-
-
-@pytest.fixture(scope="module")
 def run(spec: Spec, settings: Settings) -> Run:
     """The job's first run."""
     return run_job(spec, settings)

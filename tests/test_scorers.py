@@ -24,20 +24,7 @@ from kgbench.sites import Site, parse_graft
 
 pytestmark = pytest.mark.usefixtures("exact")
 
-SCORERS: dict[str, dict[str, str]] = {
-    **{
-        name: {}
-        for name in (
-            "random",
-            "weight_delta",
-            "snip",
-            "fisher",
-            "graft_attribution",
-            "attribution_patch",
-        )
-    },
-    "graft_scan": {},
-    "graft_drop": {},
+PARAMETERS: dict[str, dict[str, str]] = {
     "oracle": {"truth": "FE:ffn"},
     "greedy_graft": {"steps": "1"},
     "mask_graft": {"steps": "4", "sample": "2"},
@@ -45,9 +32,8 @@ SCORERS: dict[str, dict[str, str]] = {
 
 
 def scorer(name: str, **parameters: object) -> ScoringLocalizer:
-    made = create(
-        name, {**SCORERS[name], **{key: str(value) for key, value in parameters.items()}}, seed=0
-    )
+    given = {key: str(value) for key, value in parameters.items()}
+    made = create(name, {**PARAMETERS.get(name, {}), **given}, seed=0)
     assert isinstance(made, ScoringLocalizer)
     return made
 

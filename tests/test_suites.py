@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packages import installed
 
 from kgbench import evaluate
 from kgbench.errors import InputError
@@ -101,11 +102,8 @@ def test_the_second_half_is_both_quarters() -> None:
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of suites of a package that is on the path as pip would lay it out."""
-    info, folder = tmp_path / "their_package-1.0.dist-info", tmp_path / "their_suites"
-    info.mkdir()
+    folder = installed(tmp_path, "kgbench.suites", {"theirs": "their_suites"}) / "their_suites"
     folder.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[kgbench.suites]\ntheirs = their_suites\n")
     (folder / "__init__.py").write_text("")
     (folder / "ends.yaml").write_text(
         "about: the ends of a prompt\nprompts: [qa]\ngrafts: [FE, LT]\nbudgets: []\n"
