@@ -17,7 +17,7 @@ from kgbench.data import Dataset, ImportOptions, load_dataset, load_prompts
 from kgbench.data.facts import to_jsonl, write_dataset
 from kgbench.errors import OutputError
 
-CAST = Path(__file__).parent / "golden" / "folder" / "cast.csv"
+FILES = Path(__file__).parent / "golden" / "folder"
 ROLES = ("--subject", "actor", "--object", "costar")
 STARS = "stars={actor} {R:stars} {RP:in} {M:a movie} {P:alongside}"
 
@@ -26,9 +26,8 @@ STARS = "stars={actor} {R:stars} {RP:in} {M:a movie} {P:alongside}"
 def run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Call:
-    """`kgbench data import` in a folder that holds cast.csv."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(CAST, tmp_path)
+    """`kgbench data import` in a folder with the files of tests/golden/folder."""
+    monkeypatch.chdir(shutil.copytree(FILES, tmp_path / "here"))
     return caller(capsys, "data", "import")
 
 
@@ -159,7 +158,11 @@ def test_the_command_keeps_what_an_evaluation_of_the_file_would_see(
 
 
 def test_json_tells_the_same(run: Call) -> None:
-    """Counts agree with those of the loader; spans are those of the prompt's text."""
+    """Counts agree with those of the loader; spans are those of the prompt's text; prompts that hold
+    the first word of an answer are named with the facts.
+    """
+    giving = run("capitals.csv --template 'ask=The capital of {subject} is' --json").out
+    assert json.loads(giving)["first_word"] == {"ask": ["capitals/1", "capitals/2"]}
     told = json.loads(run("cast.csv", *ROLES, "--template", STARS, "--limit", "2", "--json").out)
     dataset = load_dataset("cast.csv", ImportOptions("actor", "costar", {}, {}))
     assert (
