@@ -42,7 +42,7 @@ def written(name: str, rates: Mapping[str, float], n: int = 60, seed: int = 0, *
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of golden/folder, the models `before` and `after`, `odd` of no known type, and runs:
     one, the same `again` under another seed, one that is `worse`, one of a `weak` gain, one of
-    `nothing` gained, two with a ranking, of movies and of `books`, and a `real` one.
+    `nothing` gained, rankings of movies, `books` and of one prompt that is `asked`, and a `real` one.
     """
     made = tmp_path_factory.mktemp("golden") / "place"
     shutil.copytree(GOLDEN / "folder", made)
@@ -62,7 +62,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         written("weak", {**few, "(FE+LT)^C": 1 / 30}, n=30, limit=30)
         written("nothing", {"PRE": 0.5, "SFT": 0.5, "FE": 0.5}, limit=60)
         books = {"name": "tiny_books", "hash": "b" * 64, "n": 9}
-        for name, run in {"movies": ranked(seeds=(1,)), "books": ranked(dataset=books)}.items():
+        rankings = {"movies": ranked(seeds=(1,)), "books": ranked(dataset=books)}
+        rankings["asked"] = ranked(prompts={"qa": "q" * 64})
+        for name, run in rankings.items():
             folder(made / "runs", run, fake_runs.rows()).rename(f"runs/{name}")
         spec = Spec(model="tiny-gemma", prompts=("qa",), limit=2)
         run_job(spec, Settings(output_dir=Path("runs"), device="cpu")).path.rename("runs/real")

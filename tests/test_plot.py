@@ -9,7 +9,7 @@ import fake_runs
 import numpy as np
 import pytest
 from commands import Call
-from stored_runs import OTHER, WORSE, folder, stored
+from stored_runs import OTHER, folder, stored
 from test_rank_pictures import BUDGETS, clipped, ranked
 
 from kgbench.localizers import create, describe, score_meaning
@@ -75,13 +75,6 @@ def test_several_runs_stand_side_by_side() -> None:
         assert len(axis.containers) == 17 * 2
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend[0].startswith("dynamic_graft (") and legend[0] != legend[1]
-
-
-def test_command_on_several(tmp_path: Path, run: Call) -> None:
-    """Two runs give one picture."""
-    places = folder(tmp_path), folder(tmp_path, *stored(WORSE, **OTHER))
-    assert run("plot", *places, "-o", tmp_path / "both.svg")[0] == 0
-    assert b"<svg" in (tmp_path / "both.svg").read_bytes()
 
 
 def method(name: str, **parameters: object) -> dict[str, object]:
@@ -215,9 +208,7 @@ def kept(root: Path, record: Record) -> Path:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["curve", "map"])
 def test_command_on_several_rankings(kind: str, tmp_path: Path, run: Call) -> None:
-    """Several runs give one picture, and one run the picture that `kgbench eval` wrote; what cannot
-    stand together is refused.
-    """
+    """Several runs give one picture, and one run the picture that `kgbench eval` wrote."""
     place, other = (
         kept(tmp_path, ranked(**method("graft_scan"))),
         kept(tmp_path, ranked(**method("snip"))),
@@ -229,18 +220,3 @@ def test_command_on_several_rankings(kind: str, tmp_path: Path, run: Call) -> No
     output = tmp_path / "several.svg"
     answer = json.loads(run("plot", "--kind", kind, place, other, "-o", output, "--json")[1])
     assert len(answer["runs"]) == 2 and b"<svg" in output.read_bytes()
-    books = {"name": "tiny_books", "hash": "b" * 64, "n": 9}
-    for wrong, message in (
-        (place, "is given twice"),
-        (
-            kept(tmp_path, ranked(dataset=books)),
-            "have different facts, tiny_movies (dddddddd) and tiny_books (bbbbbbbb)",
-        ),
-        (
-            kept(tmp_path, ranked(prompts={"qa": "q" * 64})),
-            "have different prompts, headline (hhhhhhhh), qa (qqqqqqqq) and qa (qqqqqqqq)",
-        ),
-        (folder(tmp_path), "no sites were ranked"),
-    ):
-        status, out, err = run("plot", "--kind", kind, place, wrong)
-        assert (status, out) == (2, "") and message in err and err.count("\n") == 1

@@ -323,8 +323,6 @@ def test_wrong_requests(job: Job) -> None:
         specificity(Spec(model="tiny-gpt2", localizer="causal_trace"), nowhere, Specificity())
     with pytest.raises(InputError, match="data set"):
         specificity(Spec(model="tiny-gpt2"), nowhere, Specificity(known="tiny_moves"))
-    with pytest.raises(InputError, match=r"FE\+"):
-        specificity(Spec(model="tiny-gpt2", grafts=("FE+",)), nowhere, Specificity())
 
 
 def test_command(
