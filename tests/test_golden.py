@@ -31,9 +31,11 @@ RATES |= {"(FE+LT)^C": 0.01}
 
 
 def written(name: str, rates: Mapping[str, float], n: int = 60, seed: int = 0, **what: Any) -> None:
-    """A run that never happened, of one prompt, in the folder runs/NAME."""
-    rows = fake_runs.rows(n, rates, ["qa"], seed)
-    identity = fake_runs.identity(prompts={"qa": "q" * 64}, configurations=(*rates,), **what)
+    """A run that never happened in the folder runs/NAME, of the prompt qa where none is named."""
+    identity = fake_runs.identity(
+        **{"prompts": {"qa": "q" * 64}, "configurations": (*rates,), **what}
+    )
+    rows = fake_runs.rows(n, rates, [*identity.prompts], seed)
     record = rescored(fake_runs.record(rows, what=identity), rows)
     RecordStore("runs").write(record, rows).rename(f"runs/{name}")
 
@@ -42,7 +44,8 @@ def written(name: str, rates: Mapping[str, float], n: int = 60, seed: int = 0, *
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of golden/folder, the models `before` and `after`, `odd` of no known type, and runs:
     one, the same `again` under another seed, one that is `worse`, one of a `weak` gain, one of
-    `nothing` gained, rankings of movies, `books` and of one prompt that is `asked`, and a `real` one.
+    `nothing` gained on two prompts, rankings of movies, of `books` and of one prompt that is
+    `asked`, and a `real` one.
     """
     made = tmp_path_factory.mktemp("golden") / "place"
     shutil.copytree(GOLDEN / "folder", made)
@@ -60,7 +63,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         written("worse", {**RATES, "FE+LT": 0.6, "LT": 0.5}, seed=3, **OTHER)
         few = {"PRE": 0, "SFT": 11 / 30, "FE": 2 / 30, "LT": 4 / 30, "FE+LT": 8 / 30}
         written("weak", {**few, "(FE+LT)^C": 1 / 30}, n=30, limit=30)
-        written("nothing", {"PRE": 0.5, "SFT": 0.5, "FE": 0.5}, limit=60)
+        both = {"headline": "h" * 64, "qa": "q" * 64}
+        written("nothing", {"PRE": 0.5, "SFT": 0.5, "FE": 0.5}, limit=60, prompts=both)
         books = {"name": "tiny_books", "hash": "b" * 64, "n": 9}
         rankings = {"movies": ranked(seeds=(1,)), "books": ranked(dataset=books)}
         rankings["asked"] = ranked(prompts={"qa": "q" * 64})
