@@ -23,10 +23,10 @@ os.environ.setdefault("KGBENCH_KEPT", os.environ.get("KGBENCH_HOME", ""))
 os.environ["KGBENCH_HOME"] = str(Path(__file__).parent / "no-such-home")
 
 import forks
+import hypothesis
 import nightly
 import pytest
 from commands import Call, caller
-from hypothesis import settings
 from jaxtyping import install_import_hook
 
 # Shapes and types of what goes in and out are checked against the annotations, here only. Not in
@@ -40,9 +40,9 @@ install_import_hook(
 
 # The same examples on every machine, so that a red test stays red until it is mended;
 # `--hypothesis-profile explore` looks for new ones.
-settings.register_profile("repeatable", deadline=None, derandomize=True)
-settings.register_profile("explore", deadline=None, max_examples=1000)
-settings.load_profile("repeatable")
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile("repeatable")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -155,8 +155,13 @@ def spec(folders: dict[str, Path]) -> Spec:
     """A small job on checkpoints from disk."""
     from kgbench.runner import Spec
 
-    pair = {"recipient": str(folders["recipient"]), "donors": {"sft": str(folders["sft"])}}
-    return Spec(**pair, dataset="fake_movies_fake_actors", prompts=("headline", "qa"), limit=5)
+    return Spec(
+        recipient=str(folders["recipient"]),
+        donors={"sft": str(folders["sft"])},
+        dataset="fake_movies_fake_actors",
+        prompts=("headline", "qa"),
+        limit=5,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from kgbench.records import Record, RecordStore
 from kgbench.stats.summary import rescored
 
 WORSE = {**fake_runs.RATES, "FE+LT": 0.6, "LT": 0.5}
-OTHER = {"weights": {"recipient": "r", "donors": {"sft": "other"}}}
+OTHER: dict[str, Any] = {"weights": {"recipient": "r", "donors": {"sft": "other"}}}
 
 
 def stored(
