@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def installed(folder: Path, group: str, points: Mapping[str, str]) -> Path:
+def install_package(folder: Path, group: str, points: Mapping[str, str]) -> Path:
     """The folder, to which a package with these entry points is added; its modules are written by
     whoever asks.
     """

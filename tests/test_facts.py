@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packages import installed
+from packages import install_package
 
 from kgbench.data import Fact, ImportOptions, data_card, dataset_names, hash_facts, load_dataset
 from kgbench.data.facts import AMBIGUOUS, DUPLICATE
@@ -51,7 +51,7 @@ def test_data_sets_of_an_installed_package(tmp_path: Path) -> None:
     write(theirs / "capitals.jsonl", pair("Chad", "N'Djamena"), pair("Peru", "Lima"))
     (theirs / "capitals.md").write_text("# capitals\n\nTwo countries.\n")
     write(theirs / "tiny_movies.jsonl", pair("Chad", "N'Djamena"))
-    installed(tmp_path, "kgbench.datasets", {"theirs": "their_data"})
+    install_package(tmp_path, "kgbench.datasets", {"theirs": "their_data"})
     code = """
 import sys
 from kgbench.data import data_card, dataset_names, load_dataset

@@ -30,8 +30,10 @@ RATES = {"PRE": 0.02, "SFT": 0.98, "ALL": 0.97, "FE": 0.17, "LT": 0.29, "FE+LT":
 RATES |= {"(FE+LT)^C": 0.01}
 
 
-def written(name: str, rates: Mapping[str, float], n: int = 60, seed: int = 0, **what: Any) -> None:
-    """A run that never happened in the folder runs/NAME, of the prompt qa where none is named."""
+def write_run(
+    name: str, rates: Mapping[str, float], n: int = 60, seed: int = 0, **what: Any
+) -> None:
+    """A run that never happened in the folder runs/NAME, of the prompt qa where it says nothing of prompts."""
     identity = fake_runs.identity(
         **{"prompts": {"qa": "q" * 64}, "configurations": (*rates,), **what}
     )
@@ -41,16 +43,16 @@ def written(name: str, rates: Mapping[str, float], n: int = 60, seed: int = 0, *
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of golden/folder, the models `before` and `after`, `odd` of no known type, and runs:
     one, the same `again` under another seed, one that is `worse`, one of a `weak` gain, one of
     `nothing` gained on two prompts, rankings of movies, of `books` and of one prompt that is
     `asked`, and a `real` one.
     """
-    made = tmp_path_factory.mktemp("golden") / "place"
-    shutil.copytree(GOLDEN / "folder", made)
+    workplace = tmp_path_factory.mktemp("golden") / "place"
+    shutil.copytree(GOLDEN / "folder", workplace)
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(made)
+        patch.chdir(workplace)
         for name, model in (("before", "recipient"), ("after", "sft")):
             Path(name).symlink_to(zoo_path(f"zoo:tiny-gemma/{model}") or "")
         Path("odd").mkdir()
@@ -58,27 +60,27 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("dir.jsonl").mkdir()
         for taken in ("here.py", "test_there.py"):
             Path(taken).touch()
-        written("one", RATES)
-        written("again", RATES, seed=1, seeds=(1,))
-        written("worse", {**RATES, "FE+LT": 0.6, "LT": 0.5}, seed=3, **OTHER)
+        write_run("one", RATES)
+        write_run("again", RATES, seed=1, seeds=(1,))
+        write_run("worse", {**RATES, "FE+LT": 0.6, "LT": 0.5}, seed=3, **OTHER)
         few = {"PRE": 0, "SFT": 11 / 30, "FE": 2 / 30, "LT": 4 / 30, "FE+LT": 8 / 30}
-        written("weak", {**few, "(FE+LT)^C": 1 / 30}, n=30, limit=30)
+        write_run("weak", {**few, "(FE+LT)^C": 1 / 30}, n=30, limit=30)
         both = {"headline": "h" * 64, "qa": "q" * 64}
-        written("nothing", {"PRE": 0.5, "SFT": 0.5, "FE": 0.5}, limit=60, prompts=both)
+        write_run("nothing", {"PRE": 0.5, "SFT": 0.5, "FE": 0.5}, limit=60, prompts=both)
         books = {"name": "tiny_books", "hash": "b" * 64, "n": 9}
         rankings = {"movies": ranked(seeds=(1,)), "books": ranked(dataset=books)}
         rankings["asked"] = ranked(prompts={"qa": "q" * 64})
         for name, run in rankings.items():
-            folder(made / "runs", run, fake_runs.rows()).rename(f"runs/{name}")
+            folder(workplace / "runs", run, fake_runs.rows()).rename(f"runs/{name}")
         spec = Spec(model="tiny-gemma", prompts=("qa",), limit=2)
         run_job(spec, Settings(output_dir=Path("runs"), device="cpu")).path.rename("runs/real")
-    return made
+    return workplace
 
 
 @pytest.fixture
-def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, a copy of what is made."""
-    place = shutil.copytree(made, tmp_path / "place", symlinks=True)
+def place(workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, a copy of the workplace."""
+    place = shutil.copytree(workplace, tmp_path / "place", symlinks=True)
     monkeypatch.chdir(place)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
@@ -90,7 +92,7 @@ def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def same(path: Path, text: str) -> None:
+def assert_golden(path: Path, text: str) -> None:
     """The text is that of a file, which is written anew where the environment says so."""
     if os.environ.get("GOLDEN"):
         path.write_text(text, encoding="utf-8")
@@ -108,7 +110,7 @@ def test_commands(transcript: Path, place: Path, capfd: pytest.CaptureFixture[st
     """
     answers, ids = list[str](), dict[str, str]()
 
-    def named(found: re.Match[str]) -> str:
+    def id_name(found: re.Match[str]) -> str:
         return ids.setdefault(found[1], f"ID{len(ids) + 1}")
 
     for line in re.findall(r"^\$ kgbench(.*)$", transcript.read_text("utf-8"), re.MULTILINE):
@@ -120,10 +122,10 @@ def test_commands(transcript: Path, place: Path, capfd: pytest.CaptureFixture[st
             assert (out, files(place)) == ("", before), line
         said = re.sub(r"(Known: |one of )([\w.-]+)(, (?!or )[\w.-]+){10,}", r"\1\2, …", out + err)
         said = re.sub(r", \d{4}-\d\d-\d\dT[\d:+]+", "", said)
-        said = re.sub(r"\b(?=[a-f]*\d)([0-9a-f]{8})([0-9a-f]{4})?\b", named, said)
+        said = re.sub(r"\b(?=[a-f]*\d)([0-9a-f]{8})([0-9a-f]{4})?\b", id_name, said)
         ended = f"[{status}]\n" if status not in (0, 2) else ""
         answers.append(f"$ kgbench{line}\n{said}{ended}")
-    same(transcript, "".join(answers))
+    assert_golden(transcript, "".join(answers))
 
 
 def test_sentences() -> None:
@@ -139,4 +141,4 @@ def test_sentences() -> None:
             complements={"LT:o": rest, rest: "LT:o"} if rest in rates else None,
         )
         told.append(f"- {line}\n  {found.verdict}\n")
-    same(file, "".join(told))
+    assert_golden(file, "".join(told))

@@ -57,7 +57,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "crashing_package.py").write_text("raise RuntimeError('at import')")
     points = {name: f"their_package:{name.title()}" for name in ("mine", "stranger", "gone")}
     points |= {"none": "their_package:Mine", "broken": "broken_package:Mine"}
-    packages.installed(
+    packages.install_package(
         tmp_path, "kgbench.localizers", {**points, "crashing": "crashing_package:Mine"}
     )
     monkeypatch.syspath_prepend(tmp_path)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from packages import installed
+from packages import install_package
 
 from kgbench import evaluate
 from kgbench.errors import InputError
@@ -102,7 +102,9 @@ def test_the_second_half_is_both_quarters() -> None:
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of suites of a package that is on the path as pip would lay it out."""
-    folder = installed(tmp_path, "kgbench.suites", {"theirs": "their_suites"}) / "their_suites"
+    folder = (
+        install_package(tmp_path, "kgbench.suites", {"theirs": "their_suites"}) / "their_suites"
+    )
     folder.mkdir()
     (folder / "__init__.py").write_text("")
     (folder / "ends.yaml").write_text(
