@@ -127,6 +127,7 @@ own.jsonl | {"kgbench": 1, "columns": {"object": "subject"}}⏎ROW | there is a 
 own.jsonl | {"kgbench": 1, "subject": "x"}⏎ROW | no column 'x' to be the subject; there are subject, object
 own.jsonl | {"kgbench": 1, "subject": "object"}⏎ROW | subject and object are both the column 'object'
 own.jsonl | {"a": "1", "b": "2"}⏎ | which column is the subject\? There are a, b; name them
+own.parquet | x | is not PARQUET
 own.csv | subject,object⏎ | holds no facts
 own.csv | subject,object⏎a⏎ | line 2: no row has all of 'subject', 'object'
 own.csv | subject,object⏎a,b,c⏎ | line 2: holds 3 cells, but there are 2 columns \(subject, object\)
