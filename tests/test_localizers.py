@@ -12,7 +12,7 @@ from kgbench.data import load_prompts
 from kgbench.engine.treatment import graft_treatments
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, ScoringLocalizer, create
-from kgbench.sites import GROUPS, SCORED_REGIONS, Site, parse_graft, partition
+from kgbench.sites import parse_graft
 from kgbench.testing import pico_pair
 
 PAIR = pico_pair("gpt2", donors=("sft", "task"))
@@ -82,28 +82,18 @@ def test_interventions(name: str, instead: str | None, graft: str) -> None:
 
 
 def test_random_scores() -> None:
-    """One score in [0, 1) for each default site and each region that occurs; the same under a seed,
-    whatever the order of prompts.
+    """Numbers in [0, 1) of which no two are equal, and others under another seed: what the contract
+    does not have.
     """
-
-    def scores(seed: int, prompts: list = PROMPTS) -> dict[Site, float]:
+    scores = []
+    for seed in (1, 2):
         made = create("random", {}, seed)
         assert isinstance(made, ScoringLocalizer)
-        return dict(made.scores(PAIR, prompts))
-
-    one = scores(1)
-    regions = {r for p in PROMPTS for r in partition(PAIR.regions(p), len(PAIR.encode(p)))}
-    layered = [c for c in PAIR.family.inside if c in GROUPS["all"]]
-    sites = {Site(layer, c, r) for layer in range(3) for c in layered for r in regions} | {
-        Site(None, c, r) for c in ("emb", "pos") for r in regions
-    }
-    assert set(one) == sites
-    assert regions <= set(SCORED_REGIONS)
-    assert all(0 <= s < 1 for s in one.values())
-    assert len(set(one.values())) == len(one)
-    assert scores(1) == scores(1, PROMPTS[::-1]) == one
-    assert scores(2) != one
-    assert abs(np.corrcoef(list(one.values()), list(scores(2).values()))[0, 1]) < 0.3
+        scores.append(np.array([*made.scores(PAIR, PROMPTS).values()]))
+    one, other = scores
+    assert ((one >= 0) & (one < 1)).all()
+    assert len({*one}) == len(one)
+    assert abs(np.corrcoef(one, other)[0, 1]) < 0.3
 
 
 # ---------------------------------------------------------------------------------------- arguments
