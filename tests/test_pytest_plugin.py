@@ -285,12 +285,17 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         ),
         ({"kgbench_model": "tiny-gpt2", "kgbench_prompt": ["headlin"]}, "Did you mean 'headline'"),
         ({"kgbench_model": "tiny-gpt2", "kgbench_suite": "pathway"}, "Did you mean 'pathways'"),
+        ({"kgbench_donor": ["sft="]}, "--kgbench-donor 'sft=': expected NAME=PATH"),
+        ({"kgbench_donor": ["a", "sft=b"]}, "--kgbench-donor: 'sft' is given twice"),
+        ({"kgbench_prompt": [","]}, "--kgbench-prompt: names no prompt"),
+        ({"kgbench_limit": "0"}, "--kgbench-limit '0': expected how many facts"),
+        ({"kgbench_limit": "many"}, "--kgbench-limit 'many'"),
     ],
 )
 def test_mistakes_are_found_before_models_load(
     tmp_path: Path, line: Mapping[str, Any], said: str
 ) -> None:
-    """With what would do, and with what to do."""
+    """With what was expected, what would do, and what to do."""
     mine = Session(config_of(tmp_path, line, {}))
     with pytest.raises(pytest.fail.Exception, match=re.escape(said)), in_a_line():
         _ = mine.model_pair
@@ -369,19 +374,3 @@ def test_lists(tmp_path: Path) -> None:
         {"kgbench_donor": ["./a=b"]},
     ).spec()
     assert spec.prompts == ("qa", "headline", "new_film") and spec.donors == {"sft": "./a=b"}
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ({"kgbench_donor": ["sft="]}, "--kgbench-donor 'sft=': expected NAME=PATH"),
-        ({"kgbench_donor": ["a", "sft=b"]}, "--kgbench-donor: 'sft' is given twice"),
-        ({"kgbench_prompt": [","]}, "--kgbench-prompt: names no prompt"),
-        ({"kgbench_limit": "0"}, "--kgbench-limit '0': expected how many facts"),
-        ({"kgbench_limit": "many"}, "--kgbench-limit 'many'"),
-    ],
-)
-def test_values_that_do_not_read(tmp_path: Path, line: Mapping[str, Any], said: str) -> None:
-    """They are told with what was expected."""
-    with pytest.raises(InputError, match=re.escape(said)):
-        given_from(tmp_path, line, {}).spec()
