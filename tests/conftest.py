@@ -8,7 +8,10 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kgbench.runner import Settings, Spec
 
 # Before anything imports them: libraries read these once. A test that wants the hub says so itself.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -20,9 +23,10 @@ os.environ.setdefault("KGBENCH_KEPT", os.environ.get("KGBENCH_HOME", ""))
 os.environ["KGBENCH_HOME"] = str(Path(__file__).parent / "no-such-home")
 
 import forks
+import hypothesis
 import nightly
 import pytest
-from hypothesis import settings
+from commands import Call, caller
 from jaxtyping import install_import_hook
 
 # Shapes and types of what goes in and out are checked against the annotations, here only. Not in
@@ -36,9 +40,9 @@ install_import_hook(
 
 # The same examples on every machine, so that a red test stays red until it is mended;
 # `--hypothesis-profile explore` looks for new ones.
-settings.register_profile("repeatable", deadline=None, derandomize=True)
-settings.register_profile("explore", deadline=None, max_examples=1000)
-settings.load_profile("repeatable")
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile("repeatable")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -60,6 +64,12 @@ def pytest_collection_finish() -> None:
     """What imports and collection made stays to the end, so no garbage collection looks at it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Runs a command in this process; gives exit status, stdout and stderr."""
+    return caller(capsys)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -138,6 +148,28 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         model.save_pretrained(root / name)
         tokenizer.save_pretrained(root / name)
     return {name: root / name for name in ("recipient", "sft")}
+
+
+@pytest.fixture(scope="module")
+def spec(folders: dict[str, Path]) -> Spec:
+    """A small job on checkpoints from disk."""
+    from kgbench.runner import Spec
+
+    return Spec(
+        recipient=str(folders["recipient"]),
+        donors={"sft": str(folders["sft"])},
+        dataset="fake_movies_fake_actors",
+        prompts=("headline", "qa"),
+        limit=5,
+    )
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """A folder of records for the runs of a file, on the processor."""
+    from kgbench.runner import Settings
+
+    return Settings(output_dir=tmp_path_factory.mktemp("runs"), device="cpu")
 
 
 @pytest.fixture(scope="session")

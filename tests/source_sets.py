@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import csv
 import json
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
 import pytest
+from commands import Answer, Call, caller
 from huggingface_hub import DatasetCardData, HfApi
 from pyarrow import parquet
-
-from kgbench.cli import main
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TONGUE = (
@@ -138,30 +136,17 @@ def write_parquet(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
     return name
 
 
-class Answer:
-    """Exit status, stdout and stderr of one command."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-
-Run = Callable[..., Answer]
-
-
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Call:
     """`kgbench data import` in an empty folder, with a cache of its own for tables."""
     import datasets
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
-    def call(line: str = "", *more: object) -> Answer:
-        status = main(["data", "import", *shlex.split(line), *map(str, more)])
-        captured = capsys.readouterr()
-        return Answer(status, captured.out, captured.err)
-
-    return call
+    return caller(capsys, "data", "import")
 
 
 @pytest.fixture
@@ -213,8 +198,4 @@ def write(source: str) -> str:
     return writers[source]()
 
 
-RELATIONS = {
-    "counterfact": "P103",
-    "counterfact-rome": "P103",
-    "popqa": "occupation",
-}
+RELATIONS = {"counterfact": "P103", "counterfact-rome": "P103", "popqa": "occupation"}

@@ -1,26 +1,19 @@
-"""Runs that never happened, as folders of records and entries of a leaderboard, and commands run in
-this process.
-"""
+"""Runs that never happened, as folders of records and entries of a leaderboard."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import fake_runs
 import pyarrow as pa
-import pytest
 
-from kgbench.cli import main
 from kgbench.records import Record, RecordStore
 from kgbench.stats.summary import rescored
 
-Call = Callable[..., tuple[int, str, str]]
-"""Runs a command: exit status, stdout, stderr."""
-
 WORSE = {**fake_runs.RATES, "FE+LT": 0.6, "LT": 0.5}
-OTHER = {"weights": {"recipient": "r", "donors": {"sft": "other"}}}
+OTHER: dict[str, Any] = {"weights": {"recipient": "r", "donors": {"sft": "other"}}}
 
 
 def stored(
@@ -45,14 +38,3 @@ def submitted(run: Path, results: Path) -> Path:
     found = load_record(str(run), run.parent)
     entry = sent((found.record, found.facts()), "Mine", "mine==1.0", contract=None)
     return put(results, entry) / entry.place / entry.name
-
-
-def caller(capsys: pytest.CaptureFixture[str]) -> Call:
-    """What runs commands."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        status = main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call

@@ -18,6 +18,7 @@ from typing import Any
 import forks
 import pytest
 import stored_runs
+from packages import install_package
 
 from kgbench.analyses import Analysis, analyses
 from kgbench.cli import SECTIONS
@@ -95,10 +96,7 @@ def test_an_analysis_of_an_installed_package_is_a_command(tmp_path: Path) -> Non
     runs, with its fields as options.
     """
     (tmp_path / "their_package.py").write_text(PLUGIN)
-    info = tmp_path / "their_package-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[kgbench.analyses]\nhits = their_package:Hits\n")
+    install_package(tmp_path, "kgbench.analyses", {"hits": "their_package:Hits"})
     runs = stored_runs.folder(tmp_path / "runs")
     code = "import sys; from kgbench.cli import main; sys.exit(main(sys.argv[1:]))"
     forked = partial(python, code, run=forks.run)

@@ -95,9 +95,8 @@ def test_a_failure_wins(record: Record) -> None:
         assert_localized(record, "LT", prompt="qa", sufficiency__ge=0.31, sufficiency__le=0.05)
     assert type(error.value) is AssertionError and findings.undecided == []
     first, second = str(error.value).splitlines()
-    assert first.endswith("is above the bound .05 (le)") and second.startswith(
-        "undecided: qa, LT: sufficiency"
-    )
+    assert first.endswith("is above the bound .05 (le)")
+    assert second.startswith("undecided: qa, LT: sufficiency")
 
 
 def test_few_facts() -> None:

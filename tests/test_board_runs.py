@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
-from stored_runs import Call, caller
+from commands import Call
 from submissions import entries_of, identity, put, result, sent
 
 from kgbench import localizers
@@ -25,11 +25,6 @@ from kgbench.runner import Settings
 
 PLANT = "tiny-gemma.one-0"
 PAIRS = (*shipped(), *with_fetched_base())
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Call:
-    return caller(capsys)
 
 
 def test_the_table() -> None:

@@ -108,22 +108,6 @@ def methods(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def spec(folders: Mapping[str, Path]) -> Spec:
-    return Spec(
-        recipient=str(folders["recipient"]),
-        donors={"sft": str(folders["sft"])},
-        dataset=DATASET,
-        prompts=("headline", "qa"),
-        limit=5,
-    )
-
-
-@pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return Settings(output_dir=tmp_path_factory.mktemp("runs"), device="cpu")
-
-
-@pytest.fixture(scope="module")
 def run(spec: Spec, settings: Settings, methods: Path) -> Run:
     """A ranking by `Half`."""
     return run_job(replace(spec, localizer=f"{methods}:Half"), settings)
@@ -261,12 +245,10 @@ def test_the_record_of_a_ranking(run: Run, settings: Settings) -> None:
     """
     record = run.record
     assert (record.kind, record.floor, record.not_applicable) == ("scoring", "recipient", {})
-    assert (
-        record.curve is not None
-        and record.ranking is not None
-        and record.scores is not None
-        and record.cost.scoring is not None
-    )
+    assert record.curve is not None
+    assert record.ranking is not None
+    assert record.scores is not None
+    assert record.cost.scoring is not None
     assert [p.budget for p in record.curve["qa"].points] == list(BUDGETS.values())
     assert record.ranking.facts == (3, 2) and record.ranking.agreement.n == len(record.scores)
     assert {s.score for s in record.scores} == {0, 0.5}
@@ -277,7 +259,8 @@ def test_the_record_of_a_ranking(run: Run, settings: Settings) -> None:
         same = {"top 0%": "PRE", "top 100%": "ALL"}.get(graft)
         assert same is None or value == pytest.approx(found[prompt, fact, same], abs=1e-5)
     answer = json.loads(json.dumps(run.to_json(), allow_nan=False))
-    assert set(answer["curve"]) == {"headline", "qa"} and set(answer["curve"]["qa"]) == {
+    assert set(answer["curve"]) == {"headline", "qa"}
+    assert set(answer["curve"]["qa"]) == {
         "points",
         "area",
     }
@@ -357,9 +340,8 @@ def test_progress_of_scoring(spec: Spec, settings: Settings, tmp_path: Path) -> 
     )
     assert [t[0] for t in first] == list(range(1, len(first) + 1)) and {t[1] for t in first} == {0}
     assert {t[1] for t in second} >= {len(first)}
-    assert found.record.cost.scoring is not None and found.record.cost.scoring.forwards == len(
-        first
-    ) + len(second)
+    assert found.record.cost.scoring is not None
+    assert found.record.cost.scoring.forwards == len(first) + len(second)
 
 
 def test_a_scan_is_told_from_grafts(spec: Spec, settings: Settings) -> None:
@@ -410,15 +392,12 @@ def test_what_a_method_cannot_express(spec: Spec, settings: Settings, methods: P
         "LT^C": "the rest is beyond this method",
     }
     assert (record.floor, record.kind) == ("destroyed_donor", "intervention")
-    assert (
-        rows["headline", "NONE"].complement == "ALL"
-        and rows["headline", "ALL"].complement == "NONE"
-    )
+    assert rows["headline", "NONE"].complement == "ALL"
+    assert rows["headline", "ALL"].complement == "NONE"
     assert "the method cannot express LT^C and LT on qa" in record.verdict
     other = run_job(replace(spec, localizer=f"{methods}:Draws", metric="logprob"), settings)
-    assert other.reused and [r.applicable for r in other.record.rows] == [
-        r.applicable for r in record.rows
-    ]
+    assert other.reused
+    assert [r.applicable for r in other.record.rows] == [r.applicable for r in record.rows]
 
 
 def test_draws_are_averaged(spec: Spec, settings: Settings, methods: Path) -> None:
@@ -509,9 +488,8 @@ def test_a_method_that_cannot_rank(spec: Spec, settings: Settings, methods: Path
     ).record
     assert record.curve is None and record.scores is None and record.cost.scoring is None
     tops = [row for row in record.rows if row.graft.startswith("top ")]
-    assert len(tops) == 2 * len(BUDGETS) and all(
-        row.top5.undefined == "not applicable: it has no units" for row in tops
-    )
+    assert len(tops) == 2 * len(BUDGETS)
+    assert all(row.top5.undefined == "not applicable: it has no units" for row in tops)
     assert "cannot rank sites" in record.verdict
 
 

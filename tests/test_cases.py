@@ -137,9 +137,7 @@ def test_a_case_needs_neither_subject_nor_answer(tmp_path: Path) -> None:
             ask()
     with pytest.raises(RegionError, match=r"no region FE; it has BOS, T, LT, TPL: '<bos><user>"):
         encoded.tokens("FE")
-    plain = dataset_of(
-        [{"text": "Now it is", "group": "on"}, {"text": "So is", "group": "off"}],
-    )
+    plain = dataset_of([{"text": "Now it is", "group": "on"}, {"text": "So is", "group": "off"}])
     assert len(plain.facts) == 2 and not plain.subject
     write_dataset(dataset, tmp_path / "again.jsonl")
     assert load_dataset(str(tmp_path / "again.jsonl")).facts == dataset.facts

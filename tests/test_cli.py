@@ -18,9 +18,10 @@ import click
 import fake_runs
 import forks
 import pytest
+from commands import Answer, refused
 from whole_donors import whole_donor
 
-from kgbench.cli import SECTIONS, command, main
+from kgbench.cli import SECTIONS, command
 from kgbench.cli.eval import models_of
 from kgbench.cli.options import settings_of, spec_of
 from kgbench.data import load_dataset
@@ -30,40 +31,8 @@ from kgbench.records import RecordStore
 from kgbench.runner import Settings, Spec
 
 ROOT = Path(__file__).parent.parent
-PRE, SFT = (
-    ROOT / "kgbench" / "models" / "zoo" / "tiny-gemma" / name for name in ("recipient", "sft")
-)
+PRE = ROOT / "kgbench" / "models" / "zoo" / "tiny-gemma" / "recipient"
 TINY = "--model tiny-gemma --limit 4"
-
-
-class Answer:
-    """Exit status, stdout and stderr of one command run in this process."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]):
-    """Run a command, whose first words are one text; gives its `Answer`."""
-
-    def call(line: str = "", *more: object) -> Answer:
-        status = main([*line.split(), *map(str, more)])
-        captured = capsys.readouterr()
-        return Answer(status, captured.out, captured.err)
-
-    return call
-
-
-def refused(answer: Answer) -> str:
-    """The one line of a refusal, having checked that it is one: status 2, nothing on stdout, no
-    traceback.
-    """
-    assert answer.status == 2, answer.err
-    assert answer.out == ""
-    assert answer.err.startswith("kgbench: error: ")
-    assert answer.err.count("\n") == 1, answer.err
-    return answer.err
 
 
 def started(line: str = "", *more: object, **options: object) -> subprocess.Popen[str]:
@@ -204,9 +173,7 @@ def test_lists_have_a_line_each(run, kind: str) -> None:
 
 
 def test_list_of_runs(run, tmp_path: Path) -> None:
-    """Each record of a folder has one line with what was run and its verdict; of no folder it is
-    said.
-    """
+    """Each record of a folder has one line with what was run and its verdict."""
     table = fake_runs.rows()
     stored = RecordStore(tmp_path).write(fake_runs.record(table), table)
     (row,) = json.loads(run("ls", "runs", "--results", str(tmp_path), "--json").out)["runs"]
@@ -216,13 +183,10 @@ def test_list_of_runs(run, tmp_path: Path) -> None:
         "headline, qa",
         "FE, LT, FE+LT",
     )
-    assert (row["suite"], row["limit"], row["n"]) == ("pathways", "", "50") and row[
-        "verdict"
-    ].startswith("FE+LT carries")
+    assert (row["suite"], row["limit"], row["n"]) == ("pathways", "", "50")
+    assert row["verdict"].startswith("FE+LT carries")
     lines = run("ls", "runs", "--results", str(tmp_path)).out.splitlines()
     assert len(lines) == 3 and lines[2].startswith(f"{row['id']}  dynamic_graft")
-    none = run("ls", "runs", "--results", str(tmp_path / "none"))
-    assert none.status == 2 and "no such folder" in none.err
 
 
 def test_kinds_with_their_numbers(run, tmp_path: Path) -> None:
@@ -237,20 +201,15 @@ def test_kinds_with_their_numbers(run, tmp_path: Path) -> None:
 
 
 def test_parameters_of_a_localizer(run) -> None:
-    """Each parameter has its default, what it takes, and a line; without a name all localizers are
-    listed.
-    """
+    """Each parameter has its default, what it takes, and a line."""
     found = json.loads(run("ls", "localizers", "mask_graft", "--json").out)
     assert found["steps"] == {
         "default": "200",
         "values": "whole number",
         "about": "Steps of Adam; each draws a sample of prompts.",
     }
-    assert found["by_region"]["values"] == "true or false" and all(
-        row["about"] for row in found.values()
-    )
-    wrong = run("ls", "localizers", "mask_grift")
-    assert wrong.status == 2 and "mask_graft" in wrong.err
+    assert found["by_region"]["values"] == "true or false"
+    assert all(row["about"] for row in found.values())
 
 
 def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
@@ -283,142 +242,6 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
 
 
 # ----------------------------------------------------------------------------------------- refusals
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("evl", "Did you mean 'eval'"),
-        ("ls modles", "Did you mean 'models'"),
-        ("eval --modle tiny-gemma", "--model"),
-        ("eval", "Give --model NAME"),
-        (
-            "eval --model gemma-2b",
-            "'kgbench train --model gemma-2b --dataset fake_movies_fake_actors --recipe lora'; "
-            "recipes (memory without activations, disk, steps): lora (9.6 GiB, 471.5 MiB, 45,000 "
-            "steps), frozen (31.5 GiB,",
-        ),
-        ("eval --model google/gemma-2b", "Did you mean 'gemma-2b'"),
-        ("eval --model google/gemma-1.1-2b-it", "Did you mean 'gemma-2b'"),
-        ("eval --model gpt2", "folder or Hub id: the base by --recipient PATH, the fine"),
-        ("eval --model ./none", "No folder has this name either"),
-        (f"eval --model tiny-gemma --recipient {PRE}", "no donor given: add --donor"),
-        ("eval tiny-gemma", "unexpected extra argument (tiny-gemma) (see kgbench eval --help"),
-        (f"eval {TINY} --localizer rome", "Did you mean 'causal_trace'"),
-        (f"eval {TINY} --localizer patching", "Did you mean 'activation_patch' or"),
-        (f"eval {TINY} --localizer knockout", "Did you mean 'attention_knockout'"),
-        (
-            f"eval {TINY} --dataset towns.csv --object capital",
-            "name the column that holds it by --column first_actor=COLUMN, or give a template of "
-            "your own by --template TEXT, such as '{subject} …'",
-        ),
-        ("eval --recipient x --dataset tiny_movies", "add --donor sft=PATH"),
-        ("eval --recipient x --donor sft=", "expected NAME=PATH"),
-        (
-            f"eval --recipient {SFT} --donor {SFT} --dataset tiny_movies",
-            "has the recipient's weights",
-        ),
-        (f"eval --model tiny-gemma --donor {PRE}", "has the recipient's weights"),
-        (f"eval --model {PRE}", "a checkpoint goes by its folder or Hub id: the base by --re"),
-        ("eval --model tiny-gemma --subject x", "add --dataset FILE"),
-        ("eval --model tiny-gemma --localizer ,", "expected a name"),
-        (f"eval {TINY} --limit 0", "--limit"),
-        (f"eval {TINY} --batch-size -1", "--batch-size"),
-        (f"eval {TINY} --batch-size many", "is not a valid whole number or 'auto'"),
-        ("eval --model tiny-gema", "Did you mean 'tiny-gemma'"),
-        (f"eval {TINY} --localizer dynamic_grafts", "Did you mean 'dynamic_graft'"),
-        (f"eval {TINY} --prompt headlin", "Did you mean 'headline"),
-        (f"eval {TINY} --dataset tiny_movie", "Did you mean 'tiny_movies'"),
-        (f"eval {TINY} --dataset no/such/facts.jsonl", "no/such/facts.jsonl"),
-        (f"eval {TINY} --suite pathway", "Did you mean 'pathways'"),
-        (f"eval {TINY} --metric top-5", "Did you mean 'top5'"),
-        (f"eval {TINY} --executor pack", "Did you mean 'packed'"),
-        (f"eval {TINY} --dtype float3", "float32"),
-        (f"eval {TINY} --device cdua", "cuda"),
-        (f"eval {TINY} --graft FE=stf", "Did you mean 'sft'"),
-        (
-            f"eval {TINY} --graft M",
-            "'headline' has no region M; choose --prompt among movie_title,",
-        ),
-        (f"eval {TINY} --graft LT:ffn@99", "99"),
-        (f"eval {TINY} --localizer-arg nonsense=1", "nonsense"),
-        (
-            f"eval {TINY} --localizer all,random --localizer-arg seed=1",
-            "'seed'. It has no parameters.",
-        ),
-        (
-            f"eval {TINY} --localizer random --localizer-arg seed=.5",
-            "'random': the parameter seed is a whole number such as 0",
-        ),
-        (f"eval {TINY} --localizer all,random --localizer-arg none.seed=1", "'none' is not run"),
-        ("eval --model gemma-2b --suite planted --localizer random", "model 'gemma-2b' is none"),
-        ("eval --model all --donor x", "--model names several"),
-        ("eval --model tiny-gemma,tiny-gema", "Did you mean 'tiny-gemma'"),
-        (f"eval {TINY} --localizer oracle", "'oracle' must know where the facts were planted"),
-        ("eval --model tiny-gemma --limit 1 --localizer random", "two or more, not 1"),
-        ("eval --recipient no/such/place --donor sft=./x --dataset tiny_movies", "no/such/place"),
-        ("show nonsuch", "nonsuch"),
-        ("--completion csh", "csh"),
-        ("zoo build tiny-gema", "Did you mean 'tiny-gemma'"),
-        ("zoo build tiny-gema --level one", "unknown pair 'tiny-gema'. Did you mean 'tiny-gemma'"),
-        ("zoo biuld", "build"),
-    ],
-)
-def test_wrong_input_is_one_line_and_status_2(
-    run, tmp_path: Path, monkeypatch, line: str, told: str
-) -> None:
-    """Wrong input ends with status 2 and one line that names what would do."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "towns.csv").write_text("subject,capital\nPeru,Lima\nKenya,Nairobi\n")
-    assert told in refused(run(line))
-    assert not list(tmp_path.glob("**/record.json"))
-
-
-GRAFTS = ("FE+", "FE:att", "xx", "LT@", "FE^c", "LT:mlp.c_proj", "LT:ff.x")
-
-
-def test_a_module_of_the_model_library_is_answered_with_its_component(run) -> None:
-    """The last part of a module's path names the component."""
-    for path, component in (("mlp.down_proj", "down"), ("self_attn.q_proj", "q")):
-        assert f"did you mean '{component}'?" in run(f"eval {TINY}", "--graft", f"LT:{path}").err
-
-
-@pytest.mark.parametrize("option", [*(f"--graft {text}" for text in GRAFTS), "--layers secondhalf"])
-def test_a_graft_that_does_not_parse_is_shown_with_a_caret(
-    run, tmp_path: Path, option: str
-) -> None:
-    """A graft that does not parse, and layers that do not, end with status 2 and point at the
-    place.
-    """
-    answer = run(f"eval {TINY} {option} --output-dir", tmp_path)
-    assert answer.status == 2 and answer.out == ""
-    first, _, caret = answer.err.rstrip("\n").split("\n")
-    assert first.startswith("kgbench: error: ") and "expected" in first
-    assert caret.strip() == "^"
-
-
-def test_a_graft_is_answered_with_components_of_the_model(run, tmp_path: Path) -> None:
-    """Of a pair by its name, also one that is not here, of a checkpoint by its folder; where its type
-    is not known, all are listed.
-    """
-    (tmp_path / "config.json").write_text('{"model_type": "none"}')
-    gemma = "all, emb, ln_1, q, k, v, o, ln_2, gate, up, down, ln_f, head)"
-    for pair, listed in (
-        (("--model", "tiny-gemma"), gemma),
-        (("--model", "gemma-2b"), gemma),
-        (("--base", PRE), gemma),
-        (("--model", "gpt2-xl"), "all, emb, pos, ln_1, q, k, v, o, ln_2, up, down, ln_f, head)"),
-        (("--base", tmp_path), "all, emb, pos, ln_1, q_norm, k_norm, q, k, v, o, ln_1_post, ln_2,"),
-    ):
-        assert listed in run("eval", *pair, "--dataset", "tiny_movies", "--graft", "LT:foo").err
-
-
-def test_an_output_directory_that_cannot_be_written(run, tmp_path: Path) -> None:
-    """An output directory below a file is refused before anything is computed."""
-    (tmp_path / "file").touch()
-    assert "--output-dir" in refused(
-        run(f"eval {TINY}", "--output-dir", tmp_path / "file" / "below")
-    )
 
 
 def test_a_hub_id_without_network_fails_at_once(tmp_path: Path) -> None:
@@ -591,13 +414,6 @@ def named(*models: str) -> dict[str, object]:
     return {"model": models, "recipient": None, "donor": (), "dataset": None}
 
 
-def test_quiet_is_the_verdict(run, tmp_path: Path) -> None:
-    """With -q, stdout is the verdict of the run and nothing else."""
-    arguments = (f"eval {TINY}", "--prompt", "headline", "--output-dir", tmp_path)
-    verdict = json.loads(run(*arguments, "--json", "-q").out)["verdict"]
-    assert " ".join(run(*arguments, "-q").out.split()) == verdict
-
-
 @pytest.mark.nightly
 def test_a_ranking_has_its_pictures_and_its_curve(run, tmp_path: Path) -> None:
     """A method that ranks sites leaves the map and the curve beside the bars; its JSON holds the
@@ -617,11 +433,9 @@ def test_a_ranking_has_its_pictures_and_its_curve(run, tmp_path: Path) -> None:
     assert budgets == [*(0, 0.1, 0.2, 0.5, 1, 2, 5), *(10, 20, 50, 100)]
     assert set(answer["curve"]["qa"]["area"]) in ({"value", "low", "high"}, {"undefined"})
     text = " ".join(run(*arguments).out.split())
-    assert (
-        "area under the recovery curve" in text
-        and "of that to rank the sites" in text
-        and "computed nothing" in text
-    )
+    assert "area under the recovery curve" in text
+    assert "of that to rank the sites" in text
+    assert "computed nothing" in text
 
 
 def test_a_dry_run_says_that_the_run_would_stop(run, tmp_path: Path) -> None:
@@ -632,17 +446,7 @@ def test_a_dry_run_says_that_the_run_would_stop(run, tmp_path: Path) -> None:
     assert forecast.status == 2 and json.loads(forecast.out)["lacking"] == refusal
     assert "the run would stop" in forecast.err
     assert json.loads(run(f"eval {TINY}", "--dry-run", "--json").out)["lacking"] is None
-
-
-def test_a_folder_of_runs_is_no_run(run, tmp_path: Path, monkeypatch) -> None:
-    """It is answered with one of its runs, by every command on runs and however it is written."""
-    monkeypatch.chdir(tmp_path)
-    table = fake_runs.rows()
-    stored = RecordStore(tmp_path / "runs").write(fake_runs.record(table), table)
-    for place in ("runs", "./runs/", tmp_path / "runs"):
-        for command_name in ("show", "submit", "rerun"):
-            told = refused(run(command_name, place))
-            assert "is a folder of runs, 1 of them" in told and stored.name in told
+    assert "token rows" in run(f"eval {TINY} --dry-run").out
 
 
 def test_swapped_models_are_asked_about(run, tmp_path: Path) -> None:
@@ -665,38 +469,6 @@ def test_a_template_goes_without_a_name(run, tmp_path: Path) -> None:
     answer = run("eval", "--model", "tiny-gemma", *mine, "--output-dir", tmp_path, "--json", "-q")
     rows = json.loads(answer.out)["rows"]
     assert {(row["prompt"], row["n"]) for row in rows} == {("a-friend-of", 1)}
-
-
-def test_dry_run_writes_nothing(run, tmp_path: Path) -> None:
-    """A dry run tells what it would take, and leaves no record."""
-    answer = run(f"eval {TINY}", "--output-dir", tmp_path / "out", "--dry-run")
-    assert answer.status == 0 and "token rows" in answer.out
-    assert isinstance(
-        json.loads(
-            run(f"eval {TINY}", "--output-dir", tmp_path / "out", "--dry-run", "--json").out
-        ),
-        dict,
-    )
-    assert not list(tmp_path.glob("**/record.json"))
-
-
-def test_facts_of_my_own(run, tmp_path: Path) -> None:
-    """A file with other column names and a template of one's own is evaluated as the flags say."""
-    file = tmp_path / "mine.csv"
-    file.write_text("star,partner\nAna Lee,Bo Kim\nCy Dow,Di Fox\n")
-    columns = "--column first_actor=star --column second_actor=partner --prompt mine --json"
-    mine = ("--dataset", file, "--template", "mine={first_actor} {R:stars} {P:with}")
-    answer = json.loads(
-        run(f"eval --model tiny-gemma {columns}", *mine, "--output-dir", tmp_path).out
-    )
-    assert {(row["prompt"], row["n"]) for row in answer["rows"]} == {("mine", 2)}
-
-
-def test_a_suite_that_needs_other_donors_says_how_to_give_them(run, tmp_path: Path) -> None:
-    """Hybrids are of a task and a relation model, which no pair of the catalog has."""
-    assert "Give it with --donor task=PATH." in refused(
-        run(f"eval {TINY}", "--suite", "hybrid", "--output-dir", tmp_path)
-    )
 
 
 def test_two_donors_of_which_none_is_said_to_be_measured(run, tmp_path: Path) -> None:
@@ -751,8 +523,7 @@ def test_an_interrupted_run_leaves_nothing_half_written_and_is_resumed(run, tmp_
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
-    [("train", "goes on from what"), ("audit", "goes on from what"), ("ls", None)],
+    ("name", "told"), [("train", "goes on from what"), ("audit", "goes on from what"), ("ls", None)]
 )
 def test_an_interrupted_command_says_what_it_kept(
     run, monkeypatch, name: str, told: str | None
@@ -783,17 +554,13 @@ def test_zoo_hints_at_nothing_that_it_does_not_have(run, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("name", ["answers", "heads", "specificity", "tokens", "audit"])
-def test_questions_are_asked_of_a_run(run, name: str) -> None:
-    """Pair and facts are those of a run and no option; without a run, and with an option of before,
-    one line has the command that makes one.
-    """
+def test_questions_are_asked_of_a_run(name: str) -> None:
+    """Pair and facts are those of a run and no option."""
     asked = command.get_command(click.Context(command), name)
     assert asked is not None
     options = {option.name for option in asked.params}
     assert not options & {"model", "recipient", "donor", "revision", "dataset", "subject", "column"}
     assert options >= {"batch_size", "device", "output_dir"}
-    named = refused(run(name))
-    assert "`kgbench eval --model" in named and f"`kgbench {name} RUN`" in named
 
 
 def test_options_are_read_as_fields() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +10,10 @@ from typing import Any
 import fake_runs
 import numpy as np
 import pytest
+from commands import Call
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored_runs import OTHER, WORSE, Call, caller, folder, stored
+from stored_runs import OTHER, WORSE, folder, stored
 
 from kgbench.analyses.compare import Comparison, compare_records, comparison_report
 from kgbench.errors import InputError
@@ -57,12 +56,10 @@ def test_a_run_beside_itself(metric: str) -> None:
     """
     record = stored()
     found = compare_records(record, record, metric)
-    assert (
-        len(found.rows) == 18
-        and not found.differing
-        and not found.first_only
-        and not found.second_only
-    )
+    assert len(found.rows) == 18
+    assert not found.differing
+    assert not found.first_only
+    assert not found.second_only
     for row in found.rows:
         assert (row.difference.value, row.gained, row.lost) == (0, (), ())
         assert row.difference.low < 0 < row.difference.high
@@ -171,11 +168,9 @@ def test_only_shared_facts_and_configurations() -> None:
     fewer = {graft: rate for graft, rate in fake_runs.RATES.items() if graft != "FE^C"}
     first, second = stored(n=60), stored(fewer, n=40, **OTHER)
     found = compare_records(first, second)
-    assert (
-        found.facts["qa"].shared == 40
-        and found.facts["qa"].first_only == 20
-        and found.facts["qa"].second_only == 0
-    )
+    assert found.facts["qa"].shared == 40
+    assert found.facts["qa"].first_only == 20
+    assert found.facts["qa"].second_only == 0
     assert found.first_only == (("headline", "FE^C"), ("qa", "FE^C")) and found.second_only == ()
     assert {row.n for row in found.rows} == {40}
     text = to_text(comparison_report(found))
@@ -311,11 +306,6 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return folder(tmp_path, *stored()), folder(tmp_path, *stored(WORSE, seed=3, **OTHER))
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Call:
-    return caller(capsys)
-
-
 def test_command(folders: tuple[Path, Path], run: Call) -> None:
     """By folder or start of the id; text, or one JSON object of the same figures and all facts."""
     first, second = folders
@@ -328,39 +318,3 @@ def test_command(folders: tuple[Path, Path], run: Call) -> None:
     assert row["difference"]["value"] == pytest.approx(row["second"] - row["first"], abs=1e-5)
     assert row["difference"]["high"] < 0 and len(row["lost"]) > 20
     assert answer["verdict"] == " ".join(text[: text.index("\n\n")].split())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(("nonsuch",), "unknown run 'nonsuch'"), (("--metric", "top7"), "unknown metric")],
-)
-def test_refusals(
-    folders: tuple[Path, Path], run: Call, arguments: tuple[str, ...], message: str
-) -> None:
-    """Status 2 and a line."""
-    runs = (folders[0], *arguments) if len(arguments) == 1 else (*folders, *arguments)
-    status, out, err = run("compare", *runs)
-    assert (status, out) == (2, "") and message in err and err.count("\n") == 1
-
-
-def test_needs_no_torch(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    """Whoever only looks at results waits for no deep learning library."""
-    first, second = map(str, folders)
-    commands = [
-        ["show", first],
-        ["compare", first, second],
-        ["show", first, "--format", "csv"],
-        ["rerun", first, "--metric", "mrr"],
-        ["plot", first, second, "-o", str(tmp_path / "picture.png")],
-    ]
-    code = (
-        "import sys\nfrom kgbench.cli import main\n"
-        f"for command in {commands!r}:\n"
-        "    assert main(command) == 0, command\n"
-        "    loaded = [name for name in ('torch', 'transformers') if name in sys.modules]\n"
-        "    assert not loaded, (command, loaded)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr

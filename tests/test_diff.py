@@ -152,13 +152,9 @@ def test_the_command(tmp_path: Path) -> None:
     drawn = CliRunner().invoke(command, ["diff", "tiny-gemma", "-o", str(picture)])
     assert drawn.stdout.endswith(f"picture  {picture}\n")
     assert picture.read_text("utf-8").count("<image") == 4  # two panels, and their colour bars
-    same = ["diff", *["zoo:tiny-gemma/recipient"] * 2, "-o", str(picture)]
-    assert "no layer has a change" in str(CliRunner().invoke(command, same).exception)
     run = CliRunner().invoke(command, ["diff", "tiny-gemma", "--json"])
     answer = json.loads(run.stdout)
     assert (answer["tensors"], answer["equal"]) == (74, 2)
     table = CliRunner().invoke(command, ["diff", "zoo:tiny-gemma/recipient", "zoo:tiny-gemma/sft"])
     shown = code("output of kgbench diff")
     assert table.stdout.strip() == shown.strip()
-    wrong = CliRunner().invoke(command, ["diff", "tiny-gema"])
-    assert wrong.exit_code != 0 and "kgbench diff BASE FINETUNED" in str(wrong.exception)

@@ -12,7 +12,7 @@ from fake_runs import RATES, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgbench.errors import DataError, UnknownNameError
+from kgbench.errors import DataError
 from kgbench.records import Record
 from kgbench.report import to_text
 from kgbench.report.run_report import record_report
@@ -44,12 +44,6 @@ def test_scores_follow_from_the_columns() -> None:
     assert score(columns, "mrr") == pytest.approx([1, 0.2, 1 / 6, 0.01])
     assert score(columns, "mrr") == pytest.approx(score(columns, "rr"))
     assert all((score(columns, m).dtype == bool) == m.startswith("top") for m in METRICS)
-
-
-def test_unknown_metric() -> None:
-    """A metric that does not exist gets the nearest ones."""
-    with pytest.raises(UnknownNameError, match=r"Did you mean 'top5'"):
-        score({"rank": np.ones(2)}, "top_5")
 
 
 def test_name_prior() -> None:
@@ -148,11 +142,9 @@ def test_undefined_without_a_gain() -> None:
         synergy(found),
         recovery(found, "SFT"),
     ):
-        assert (
-            figure.value is None
-            and f"{denominator.value:.3g}" in figure.undefined
-            and "n = 50" in figure.undefined
-        )
+        assert figure.value is None
+        assert f"{denominator.value:.3g}" in figure.undefined
+        assert "n = 50" in figure.undefined
 
 
 def test_rank_recovers_by_its_signs() -> None:
@@ -173,20 +165,17 @@ def test_summary_rows() -> None:
     assert [(r.prompt, r.graft) for r in found.rows] == [
         (p, c) for p in ("headline", "qa") for c in CONFIGURATIONS
     ]
-    assert {r.dropped for r in found.rows if r.prompt == "qa"} == {3} and {
-        r.n for r in found.rows
-    } == {50}
+    assert {r.dropped for r in found.rows if r.prompt == "qa"} == {3}
+    assert {r.n for r in found.rows} == {50}
     by = {r.graft: r for r in found.rows if r.prompt == "qa"}
     row = by["FE+LT"]
-    assert row.complement == "(FE+LT)^C" and row.gain.value == pytest.approx(
-        by["SFT"].top5.value - by["PRE"].top5.value, rel=1e-5
-    )
+    assert row.complement == "(FE+LT)^C"
+    assert row.gain.value == pytest.approx(by["SFT"].top5.value - by["PRE"].top5.value, rel=1e-5)
     assert row.sufficiency.value == pytest.approx(
         (row.top5.value - by["PRE"].top5.value) / row.gain.value, rel=1e-5
     )
-    assert (
-        row.top5.value <= row.top10.value <= row.top100.value <= 1 and row.estimate("rr") == row.mrr
-    )
+    assert row.top5.value <= row.top10.value <= row.top100.value <= 1
+    assert row.estimate("rr") == row.mrr
     assert set(found.synergy) == set(found.baselines["name_prior"]) == {"headline", "qa"}
 
 
@@ -257,73 +246,18 @@ def test_layers_in_their_order() -> None:
     ]
 
 
-def sentence(prompts: tuple[str, ...] = ("headline",), metric: str = "top5", **rates: float) -> str:
-    return summarize(rows(rates=rates, prompts=prompts), metric=metric).verdict
-
-
-def test_verdict_of_the_pathways() -> None:
-    """It names what both carry, what is left without both and what each carries alone."""
-    text = sentence(**RATES)
-    assert (
-        text.startswith("FE+LT carries 96 % [")
-        and "of what finetuning added on headline; without both, " in text
-    )
-    assert " is left; FE alone " in text and ", LT alone " in text and text.endswith(" (top5).")
-    assert "on headline and " in sentence(("headline", "qa"), **RATES) and " are left" in sentence(
-        ("headline", "qa"), **RATES
-    )
-
-
-def test_verdict_falls_back() -> None:
-    """Without FE+LT it speaks of the graft that carries most; without any graft, or any row, it
-    says so.
-    """
-    assert sentence(PRE=0.0, SFT=1.0, **{"LT:o": 0.5, "FE": 0.2}).startswith("LT:o carries 50 %")
-    assert "without it, 30 % [" in sentence(PRE=0.0, SFT=1.0, **{"LT": 0.5, "LT^C": 0.3})
-    assert sentence(PRE=0.0, SFT=1.0, ALL=0.9).startswith("ALL carries 90 %")
-    assert (
-        sentence(PRE=0.0, SFT=1.0) == "No graft was run, only the recipient and the donor (top5)."
-    )
+def test_nothing_was_run() -> None:
+    """Without a row the sentence says so."""
     assert verdict([], "top5") == "Nothing was run."
 
 
-def test_verdict_over_several_grafts() -> None:
-    """It speaks of every graft that was asked, the best first, and of no complement as if it were
-    one.
-    """
-    rest = "ALL; LT:o=recipient"
-    rates = {"PRE": 0.0, "SFT": 1.0, "LT:o": 0.2, "FE:attn; LT:ffn": 0.6, rest: 0.4}
-    found = summarize(rows(rates=rates, prompts=("qa",)), complements={"LT:o": rest, rest: "LT:o"})
-    assert (
-        found.verdict.startswith("“FE:attn; LT:ffn” carries 60 % [")
-        and "; LT:o carries 20 % [" in found.verdict
-    )
-    assert "without it, 40 % [" in found.verdict and rest not in found.verdict
-    beside = sentence(**RATES, **{"LT:o": 0.5})
-    assert beside.startswith("FE+LT carries 96 %") and "; LT:o carries 50 % [" in beside
-    many = sentence(PRE=0.0, SFT=1.0, **{f"LT@{i}": i / 20 for i in range(9)})
-    assert many.startswith("LT@8 carries") and "the other 3 grafts carry less" in many
-    equal = sentence(PRE=0.0, SFT=1.0, **{f"LT@{i}": 0.2 for i in range(9)})
-    assert "the other 3 grafts carry no more" in equal
-
-
-def test_verdict_of_a_donor_that_learned_nothing() -> None:
-    """It is undefined, with the numbers; nothing is called carried."""
-    text = sentence(PRE=0.02, SFT=0.04, **{"FE+LT": 0.04})
-    assert (
-        "recovery is undefined" in text
-        and "carries" not in text
-        and ".02 before, .04 after" in text
-        and "50 facts" in text
-    )
-
-
-def test_verdict_of_a_donor_that_is_worse() -> None:
+def test_verdict_of_what_was_lost_and_gained() -> None:
     """Of a donor that lost what the base knew it says what carries the loss, on a metric of which
     less is better too, beside what another prompt gained.
     """
     for metric in ("top5", "log_rank"):
-        text = sentence(PRE=0.9, SFT=0.1, metric=metric, **{"FE+LT": 0.1, "(FE+LT)^C": 0.9})
+        rates = {"PRE": 0.9, "SFT": 0.1, "FE+LT": 0.1, "(FE+LT)^C": 0.9}
+        text = summarize(rows(rates=rates, prompts=("headline",)), metric=metric).verdict
         assert re.match(r"FE\+LT carries 10[01] % \[", text)
         assert re.search(r"finetuning took away on headline; without both, (0|−1) % \[", text)
         assert "is worse than the base" in text and "added" not in text
@@ -333,12 +267,6 @@ def test_verdict_of_a_donor_that_is_worse() -> None:
     assert text.startswith("LT carries 88 % [")
     assert "finetuning added on qa; LT carries 50 % [" in text
     assert "finetuning took away on headline; on headline the finetuned model is worse" in text
-
-
-def test_verdict_is_not_clamped() -> None:
-    """More than everything and less than nothing are said as they are."""
-    assert "FE+LT carries 111 %" in sentence(PRE=0.1, SFT=0.82, **{"FE+LT": 0.9})
-    assert "−1" in sentence(PRE=0.1, SFT=0.82, **{"FE+LT": 0.02})
 
 
 def test_ranks_of_all_configurations() -> None:
@@ -352,11 +280,9 @@ def test_ranks_of_all_configurations() -> None:
     ]
     table = table.set_column(5, table.schema.field(5), pa.array(ones, pa.int32()))
     row = next(r for r in summarize(table).rows if r.graft == "SFT")
-    assert (
-        row.rank.value == 1
-        and row.rank.low is None
-        and "see median_rank" in (row.rank.undefined or "")
-    )
+    assert row.rank.value == 1
+    assert row.rank.low is None
+    assert "see median_rank" in (row.rank.undefined or "")
     assert row.log_rank.value == row.log_rank.low == 0 < row.log_rank.high
     assert (row.median_rank.low, row.median_rank.high) == (1, 1)
     assert mean(np.ones(50)).undefined
@@ -385,10 +311,8 @@ def test_summary_of_a_ranking() -> None:
     by = {(r.prompt, r.graft): r.sufficiency for r in found.rows}
     assert [p.recovery for p in found.curve["qa"].points] == [by["qa", top] for top in TOPS]
     assert found.curve["qa"].area.value == pytest.approx((0.1 + 0.4 + 0.75) / 3)
-    assert (
-        found.verdict.startswith("The best-ranked 1 % of all weights × tokens carry 20 % [")
-        and "the best-ranked 10 %" in found.verdict
-    )
+    assert found.verdict.startswith("The best-ranked 1 % of all weights × tokens carry 20 % [")
+    assert "the best-ranked 10 %" in found.verdict
     assert "the area under the recovery curve is .42 [" in found.verdict
     assert summarize(table).curve is None
 
@@ -408,10 +332,8 @@ def test_summary_of_what_cannot_be_expressed() -> None:
     }
     assert by["LT"].necessity.undefined == "its complement LT^C is not applicable: never"
     assert found.synergy["qa"].undefined == "not applicable: the method cannot express FE"
-    assert (
-        found.verdict.endswith("the method cannot express FE and LT^C (top5).")
-        and "FE alone" not in found.verdict
-    )
+    assert found.verdict.endswith("the method cannot express FE and LT^C (top5).")
+    assert "FE alone" not in found.verdict
     once = summarize(rows(rates=RATES), absent={"qa": {"M": "no movie"}})
     assert once.verdict.endswith("the method cannot express M on qa (top5).")
 
@@ -429,7 +351,7 @@ def weak(n: int = 30, **rates: float) -> Record:
 
 def test_a_weak_gain_is_told_in_differences() -> None:
     """Of a gain within five standard errors of 0 the sentence has differences with their intervals
-    and no per cent, and the table shows them before the ratios, which have theirs all the same.
+    and no per cent.
     """
     record = weak()
     gain = record.by_prompt["headline"]["SFT"].gain
@@ -442,13 +364,6 @@ def test_a_weak_gain_is_told_in_differences() -> None:
     for row in record.rows:
         assert row.difference is not None
         assert row.difference.value == pytest.approx((row.top5.value or 0), abs=1e-5)
-    text = to_text(record_report(record))
-    head = next(line for line in text.splitlines() if line.startswith("graft "))
-    assert head.split()[1:] == ["top5", "−", "PRE", "top1", "sufficiency", "necessity"]
-    assert "1.00 [.64, 1.56]" in text and max(map(len, text.splitlines())) <= 100
-    before = " ".join(text.partition("headline: 30 facts")[0].split())
-    assert "the gain from finetuning (.37, n = 30) is 3.58 standard errors, and" in before
-    assert "on top5 a gain below .20 is not significant" in before
 
 
 def test_a_strong_gain_is_told_in_shares() -> None:

@@ -70,9 +70,8 @@ def test_the_target_is_what_the_object_adds(bos: bool) -> None:
         encoded = Encoder(tokenizer)(prompt)
         longer = tokenizer(f"{prompt.text} {prompt.target}")["input_ids"]
         assert tuple(longer[: len(encoded.ids)]) == encoded.ids
-        assert (
-            encoded.target == longer[len(encoded.ids)] and tokenizer.decode(encoded.target).strip()
-        )
+        assert encoded.target == longer[len(encoded.ids)]
+        assert tokenizer.decode(encoded.target).strip()
         start = len(tokenizer(prompt.text)["input_ids"])
         assert encoded.blanks == len(encoded.ids) - start
         assert not tokenizer.decode(longer[start : len(encoded.ids)]).strip()

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packages import install_package
 
 from kgbench.data import Fact, ImportOptions, data_card, dataset_names, hash_facts, load_dataset
 from kgbench.data.facts import AMBIGUOUS, DUPLICATE
 from kgbench.data.imports import EMPTY
 from kgbench.errors import DataError, InputError, UnknownNameError
-from kgbench.runner import Spec, check
 
 
 def write(path: Path, *rows: object) -> str:
@@ -51,10 +51,7 @@ def test_data_sets_of_an_installed_package(tmp_path: Path) -> None:
     write(theirs / "capitals.jsonl", pair("Chad", "N'Djamena"), pair("Peru", "Lima"))
     (theirs / "capitals.md").write_text("# capitals\n\nTwo countries.\n")
     write(theirs / "tiny_movies.jsonl", pair("Chad", "N'Djamena"))
-    info = tmp_path / "their_data-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-data\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[kgbench.datasets]\ntheirs = their_data\n")
+    install_package(tmp_path, "kgbench.datasets", {"theirs": "their_data"})
     code = """
 import sys
 from kgbench.data import data_card, dataset_names, load_dataset
@@ -206,33 +203,6 @@ def test_sizes_are_bounded(tmp_path: Path) -> None:
         match=r"line 1: field 'subject': holds 10,000,000 characters; expected 10,000 at most",
     ):
         load_dataset(str(file))
-
-
-def test_answers_in_the_prompt_are_refused_by_eval(tmp_path: Path) -> None:
-    """A prompt of somebody's own facts that holds most of the answers is refused before anything is
-    loaded.
-    """
-    file = tmp_path / "own.csv"
-    file.write_text(
-        "subject,object,note\n" + "\n".join(f"Ann{i},Bo{i},with Bo{i}" for i in range(4))
-    )
-    options = ImportOptions(templates={"ask": "{subject} plays {note} {P:and}"})
-    spec = Spec(model="tiny-gemma", dataset=str(file), imports=options)
-    with pytest.raises(InputError, match="prompt 'ask' holds the answer already in 4 of 4 facts"):
-        check(spec)
-
-
-def test_facts_without_a_template_name_the_ways_on(tmp_path: Path) -> None:
-    """The option of a template, with the subject in it, and that of a column."""
-    file = tmp_path / "own.csv"
-    file.write_text("person,town\nAnn,Rome\nBo,Oslo\n")
-    imports = ImportOptions("person", "town")
-    spec = Spec(model="tiny-gemma", dataset=str(file), imports=imports)
-    with pytest.raises(
-        InputError,
-        match=r"by --column first_actor=COLUMN, or give .* by --template TEXT, such as '\{person\} …'",
-    ):
-        check(spec)
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../facts", "a/b", "a\\b", "-x", "x" * 101])

@@ -53,19 +53,3 @@ def test_positions_in_any_order(asked: list[str], capsys: pytest.CaptureFixture[
     asked += ["--layers", "7", "--positions", "LT+FE"]
     assert main(asked) == 0
     assert "o.h0" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (("--component", "up"), "component 'up' has no heads: expected q, k, v, o"),
-        (("--layers", "9"), "layer 9 in '@9' does not exist"),
-        (("--layers", "upper"), "cannot read the graft 'LT:o@upper'"),
-    ],
-)
-def test_what_has_no_heads(
-    asked: list[str], capsys: pytest.CaptureFixture[str], more: tuple[str, ...], said: str
-) -> None:
-    """Status 2, and one line that says what can be asked for."""
-    assert main([*asked, *more]) == 2
-    assert said in capsys.readouterr().err

@@ -107,100 +107,48 @@ def test_defaults_prefer_actors(tmp_path: Path) -> None:
     assert (read_fact_table(path).subject, read_fact_table(path).object) == ("subject", "object")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "is empty; expected one fact per line"),
-        ("\n \n", "is empty"),
-        ('{"kgbench": 1}\n', "holds no facts"),
-        (ROW + "\n{oops}\n", r"line 2: is not JSON: .* at column 2"),
-        (ROW + "\n\n[1]\n", r"line 3: expected an object of fields, .* found \['1'\]"),
-        (
-            ROW + '\n{"subject": "c", "object": ["d"]}\n',
-            "line 2: field 'object': expected a text or a number, found a list",
-        ),
-        (
-            ROW + '\n{"subject": {}, "object": "d"}\n',
-            "line 2: field 'subject': expected a text or a number, found a dict",
-        ),
-        (
-            '{"subject": "a", "subject": "b"}',
-            "line 1: is not a row of facts: it holds the field 'subject' twice",
-        ),
-        (
-            '{"subject": "\\ud800", "object": "b"}',
-            "line 1: field 'subject': holds half of a surrogate pair",
-        ),
-        ("[" * 100_000, "line 1: is not a row of facts"),
-        (
-            '{"kgbench": 2}\n' + ROW,
-            "line 1: the header's field kgbench: Input should be '1'",
-        ),
-        (
-            '{"kgbench": 1, "subjct": "a"}\n' + ROW,
-            "line 1: the header's field subjct: Extra.*; it may hold kgbench, name, subject",
-        ),
-        (
-            '{"kgbench": 1, "name": ""}\n' + ROW,
-            "line 1: the header's field name: .*expected letters",
-        ),
-        (
-            '{"kgbench": 1, "columns": ["a"]}\n' + ROW,
-            "line 1: the header's field columns: Input should be a valid dict",
-        ),
-        (
-            '{"kgbench": 1, "columns": {"x": "y"}}\n' + ROW,
-            "no column 'y' to take 'x' from; there are subject, object",
-        ),
-        (
-            '{"kgbench": 1, "columns": {"object": "subject"}}\n' + ROW,
-            "there is a column 'object' too",
-        ),
-        (
-            '{"kgbench": 1, "subject": "x"}\n' + ROW,
-            "no column 'x' to be the subject; there are subject, object",
-        ),
-        (
-            '{"kgbench": 1, "subject": "object"}\n' + ROW,
-            "subject and object are both the column 'object'",
-        ),
-        ('{"a": "1", "b": "2"}\n', "which column is the subject\\? There are a, b; name them"),
-    ],
-)
-def test_malformed_jsonl_is_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
+MALFORMED = r"""
+own.jsonl | | is empty; expected one fact per line
+own.jsonl | ⏎ ⏎ | is empty
+own.jsonl | {"kgbench": 1}⏎ | holds no facts
+own.jsonl | ROW⏎{oops}⏎ | line 2: is not JSON: .* at column 2
+own.jsonl | ROW⏎⏎[1]⏎ | line 3: expected an object of fields, .* found \['1'\]
+own.jsonl | ROW⏎{"subject": "c", "object": ["d"]}⏎ | line 2: field 'object': expected a text or a number, found a list
+own.jsonl | ROW⏎{"subject": {}, "object": "d"}⏎ | line 2: field 'subject': expected a text or a number, found a dict
+own.jsonl | {"subject": "a", "subject": "b"} | line 1: is not a row of facts: it holds the field 'subject' twice
+own.jsonl | {"subject": "\ud800", "object": "b"} | line 1: field 'subject': holds half of a surrogate pair
+own.jsonl | MANY[ | line 1: is not a row of facts
+own.jsonl | {"kgbench": 2}⏎ROW | line 1: the header's field kgbench: Input should be '1'
+own.jsonl | {"kgbench": 1, "subjct": "a"}⏎ROW | header's field subjct: Extra.*; it may hold kgbench, name, subject
+own.jsonl | {"kgbench": 1, "name": ""}⏎ROW | line 1: the header's field name: .*expected letters
+own.jsonl | {"kgbench": 1, "columns": ["a"]}⏎ROW | line 1: the header's field columns: Input should be a valid dict
+own.jsonl | {"kgbench": 1, "columns": {"x": "y"}}⏎ROW | no column 'y' to take 'x' from; there are subject, object
+own.jsonl | {"kgbench": 1, "columns": {"object": "subject"}}⏎ROW | there is a column 'object' too
+own.jsonl | {"kgbench": 1, "subject": "x"}⏎ROW | no column 'x' to be the subject; there are subject, object
+own.jsonl | {"kgbench": 1, "subject": "object"}⏎ROW | subject and object are both the column 'object'
+own.jsonl | {"a": "1", "b": "2"}⏎ | which column is the subject\? There are a, b; name them
+own.parquet | x | is not PARQUET
+own.csv | subject,object⏎ | holds no facts
+own.csv | subject,object⏎a⏎ | line 2: no row has all of 'subject', 'object'
+own.csv | subject,object⏎a,b,c⏎ | line 2: holds 3 cells, but there are 2 columns \(subject, object\)
+own.csv | subject,,object⏎a,b,c⏎ | line 1: expected different column names, none empty
+own.csv | subject,subject⏎a,b⏎ | line 1: expected different column names
+own.csv | subject,object⏎a,"b⏎ | line 2: is not CSV: unexpected end of data
+own.csv | subject;object⏎a;b⏎ | which column is the subject\? There are subject;object; name them by --subject
+"""
+"""Names of files, what they hold (`⏎` ends a line, ROW is a good one), and what is said of them."""
+
+
+@pytest.mark.parametrize("case", MALFORMED.strip().splitlines())
+def test_a_malformed_file_is_one_clear_line(tmp_path: Path, case: str) -> None:
     """Every fault is told in one line, with the line of the file and the field where there is one."""
-    path = tmp_path / "own.jsonl"
-    path.write_text(text, encoding="utf-8")
+    name, text, message = (part.strip(" ") for part in case.split("|"))
+    text = text.replace("ROW", ROW).replace("MANY[", "[" * 100_000).replace("⏎", "\n")
+    (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=message) as caught:
-        read_fact_table(path)
-    assert str(caught.value).startswith(str(path))
+        read_fact_table(tmp_path / name)
+    assert str(caught.value).startswith(str(tmp_path / name))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("subject,object\n", "holds no facts"),
-        ("subject,object\na\n", "line 2: no row has all of 'subject', 'object'"),
-        (
-            "subject,object\na,b,c\n",
-            r"line 2: holds 3 cells, but there are 2 columns \(subject, object\)",
-        ),
-        ("subject,,object\na,b,c\n", "line 1: expected different column names, none empty"),
-        ("subject,subject\na,b\n", "line 1: expected different column names"),
-        ('subject,object\na,"b\n', "line 2: is not CSV: unexpected end of data"),
-        (
-            "subject;object\na;b\n",
-            "which column is the subject\\? There are subject;object; name them by --subject",
-        ),
-    ],
-)
-def test_malformed_csv_is_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
-    """The same for CSV, where a row may take several lines."""
-    path = tmp_path / "own.csv"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(DataError, match=message):
-        read_fact_table(path)
 
 
 def test_a_column_with_gaps_is_left_out(tmp_path: Path) -> None:

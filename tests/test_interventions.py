@@ -203,12 +203,10 @@ def test_a_question_holds_no_answer() -> None:
     pair, prompts = tiny("tiny-gemma")
     question = pair.question(prompts[0])
     assert pair.question(question) is question and question == pair.question(prompts[0])
-    assert prompts[0].target not in question.fact.fields.values() and prompts[0].target not in repr(
-        question
-    )
-    assert pair.encode(question) == pair.encode(prompts[0]) and pair.regions(
-        question
-    ) == pair.regions(prompts[0])
+    assert prompts[0].target not in question.fact.fields.values()
+    assert prompts[0].target not in repr(question)
+    assert pair.encode(question) == pair.encode(prompts[0])
+    assert pair.regions(question) == pair.regions(prompts[0])
     for read in (lambda: question.target, lambda: pair.encoded(question).target):
         with pytest.raises(InputError, match=r"without their answer.*needs = frozenset"):
             read()

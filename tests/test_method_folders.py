@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from commands import Call
 from fake_runs import RATES
-from stored_runs import Call, caller
 from submissions import CODE, OTHERS, Sent, identity, put, refused, result, sent
 
 from kgbench.errors import DataError, InputError
@@ -44,11 +44,6 @@ def two() -> tuple[Sent, Sent]:
 @pytest.fixture
 def results(tmp_path: Path, two: tuple[Sent, Sent]) -> Path:
     return put(tmp_path / "board" / "results", *two, sent(result()))
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Call:
-    return caller(capsys)
 
 
 def test_pandas_reads_a_method(results: Path, two: tuple[Sent, Sent]) -> None:

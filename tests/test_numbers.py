@@ -144,20 +144,6 @@ def test_every_text_of_a_run_has_one_style(metric: str) -> None:
         assert "−" not in "".join(text for name, text in line.items() if name != "verdict")
 
 
-def test_by_definition() -> None:
-    """PRE has sufficiency 0 and SFT 1 in every format; their necessity is a dash that is explained."""
-    made = record()
-    for text in (
-        to_text(record_report(made)),
-        as_markdown([made]).replace(" |", ""),
-        as_latex([made]).replace(" &", ""),
-    ):
-        lines = [line.split() for line in text.splitlines() if "grafts" not in line]
-        shares = {name: line for name in ("PRE", "SFT") for line in lines if name in line[:5]}
-        assert "0" in shares["PRE"][-4:] and "1" in shares["SFT"][-4:]
-        assert "PRE and SFT are not grafts" in " ".join(text.split())
-
-
 def test_metric_names() -> None:
     """Every metric has a name in words."""
     assert metric_name("top5") == "top-5 hit rate" and all(" " in metric_name(m) for m in METRICS)

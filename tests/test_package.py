@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from stored_runs import folder, stored
 
 import kgbench
 
@@ -27,7 +28,7 @@ import sys, kgbench
 for line in sys.argv[1:]:
     if line:
         from kgbench.cli import main
-        main(line.split())
+        assert main(line.split()) == 0, line
     print("loaded:", *sys.modules, file=sys.stderr)
 """
 
@@ -68,10 +69,17 @@ def test_nothing_heavy_is_loaded_by_import_and_help() -> None:
     assert loaded_by(*commands) == [set()] * len(commands)
 
 
-def test_listing_loads_no_torch() -> None:
-    """Listing what there is, and so completing a name in the shell, loads no torch."""
-    for loaded in loaded_by("ls models", "ls datasets", "ls prompts"):
-        assert not {"torch", "transformers"} & loaded
+def test_what_lists_and_reads_runs_loads_no_torch(tmp_path: Path) -> None:
+    """Listing what there is, and so completing a name in the shell, and whatever only looks at
+    results waits for no deep learning library.
+    """
+    one, other = (folder(tmp_path, *stored(seed=seed, seeds=(seed,))) for seed in (0, 1))
+    commands = ["ls models", "ls datasets", "ls prompts", f"show {one}", f"compare {one} {other}"]
+    commands += [f"show {one} --format csv", f"rerun {one} --metric mrr", f"audit {one} {other}"]
+    commands.append(f"plot {one} {other} -o {tmp_path / 'picture.png'}")
+    for command, loaded in zip(commands, loaded_by(*commands), strict=True):
+        assert not {"torch", "transformers"} & loaded, command
+    assert (tmp_path / "picture.png").is_file()
 
 
 def test_what_reads_and_draws_results_loads_no_torch() -> None:

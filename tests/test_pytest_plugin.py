@@ -21,15 +21,7 @@ from test_package import HEAVY
 from kgbench.errors import InputError
 from kgbench.records import DamagedRecordWarning, Record, RecordStore
 from kgbench.runner import Settings, Spec, run_job
-from kgbench.testing.session import (
-    MANY,
-    ONE,
-    OPTIONS,
-    Options,
-    Session,
-    in_a_line,
-    in_pytest_words,
-)
+from kgbench.testing.session import MANY, ONE, OPTIONS, Options, Session, in_a_line, in_pytest_words
 
 
 def test_it_is_installed() -> None:
@@ -255,11 +247,9 @@ def test_fixtures_that_are_overridden(tmp_path: Path) -> None:
     )
     done = session(folder, "--kgbench-model", "tiny-gpt2")
     assert counts(done) == {"error": 1}, done.stdout
-    assert (
-        "kgbench: the fixture 'model_pair' is overridden" in done.stdout
-        and "give --kgbench-model instead" in done.stdout
-        and "Traceback" not in done.stdout
-    )
+    assert "kgbench: the fixture 'model_pair' is overridden" in done.stdout
+    assert "give --kgbench-model instead" in done.stdout
+    assert "Traceback" not in done.stdout
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:
@@ -272,13 +262,13 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
     done = session(folder, "--kgbench-model", "tiny-gemmo", plugins=())
     assert counts(done) == {"errors": 2}, done.stdout
     told = [line for line in done.stdout.splitlines() if line.startswith("kgbench: ")]
-    assert len(told) == 2 and all(
+    assert len(told) == 2
+    assert all(
         line.startswith("kgbench: unknown model 'tiny-gemmo'. Did you mean 'tiny-gemma'")
         for line in told
     )
-    assert "Traceback" not in done.stdout and ".py:" not in done.stdout.replace(
-        "test_mine.py::", ""
-    )
+    assert "Traceback" not in done.stdout
+    assert ".py:" not in done.stdout.replace("test_mine.py::", "")
 
 
 @pytest.mark.parametrize(
@@ -295,12 +285,17 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         ),
         ({"kgbench_model": "tiny-gpt2", "kgbench_prompt": ["headlin"]}, "Did you mean 'headline'"),
         ({"kgbench_model": "tiny-gpt2", "kgbench_suite": "pathway"}, "Did you mean 'pathways'"),
+        ({"kgbench_donor": ["sft="]}, "--kgbench-donor 'sft=': expected NAME=PATH"),
+        ({"kgbench_donor": ["a", "sft=b"]}, "--kgbench-donor: 'sft' is given twice"),
+        ({"kgbench_prompt": [","]}, "--kgbench-prompt: names no prompt"),
+        ({"kgbench_limit": "0"}, "--kgbench-limit '0': expected how many facts"),
+        ({"kgbench_limit": "many"}, "--kgbench-limit 'many'"),
     ],
 )
 def test_mistakes_are_found_before_models_load(
     tmp_path: Path, line: Mapping[str, Any], said: str
 ) -> None:
-    """With what would do, and with what to do."""
+    """With what was expected, what would do, and what to do."""
     mine = Session(config_of(tmp_path, line, {}))
     with pytest.raises(pytest.fail.Exception, match=re.escape(said)), in_a_line():
         _ = mine.model_pair
@@ -379,19 +374,3 @@ def test_lists(tmp_path: Path) -> None:
         {"kgbench_donor": ["./a=b"]},
     ).spec()
     assert spec.prompts == ("qa", "headline", "new_film") and spec.donors == {"sft": "./a=b"}
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ({"kgbench_donor": ["sft="]}, "--kgbench-donor 'sft=': expected NAME=PATH"),
-        ({"kgbench_donor": ["a", "sft=b"]}, "--kgbench-donor: 'sft' is given twice"),
-        ({"kgbench_prompt": [","]}, "--kgbench-prompt: names no prompt"),
-        ({"kgbench_limit": "0"}, "--kgbench-limit '0': expected how many facts"),
-        ({"kgbench_limit": "many"}, "--kgbench-limit 'many'"),
-    ],
-)
-def test_values_that_do_not_read(tmp_path: Path, line: Mapping[str, Any], said: str) -> None:
-    """They are told with what was expected."""
-    with pytest.raises(InputError, match=re.escape(said)):
-        given_from(tmp_path, line, {}).spec()

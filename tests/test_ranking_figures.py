@@ -12,11 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kgbench.stats import agreement
-from kgbench.stats.ranking_quality import (
-    average_precision,
-    chance_precision,
-    expected_precision,
-)
+from kgbench.stats.ranking_quality import average_precision, chance_precision, expected_precision
 from kgbench.stats.ratios import area_weights, curve_area, recovery
 
 cases = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=2, max_size=6)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
+import packages
 import pytest
 
 from kgbench.errors import InputError, UnknownNameError
@@ -54,18 +55,10 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "their_package.py").write_text(PLUGIN)
     (tmp_path / "broken_package.py").write_text("import nothing_of_this_name")
     (tmp_path / "crashing_package.py").write_text("raise RuntimeError('at import')")
-    info = tmp_path / "their_package-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
-    points = {
-        "mine": "their_package:Mine",
-        "stranger": "their_package:Stranger",
-        "gone": "their_package:Gone",
-        "none": "their_package:Mine",
-    }
-    points |= {"broken": "broken_package:Mine", "crashing": "crashing_package:Mine"}
-    (info / "entry_points.txt").write_text(
-        "[kgbench.localizers]\n" + "".join(f"{name} = {place}\n" for name, place in points.items())
+    points = {name: f"their_package:{name.title()}" for name in ("mine", "stranger", "gone")}
+    points |= {"none": "their_package:Mine", "broken": "broken_package:Mine"}
+    packages.install_package(
+        tmp_path, "kgbench.localizers", {**points, "crashing": "crashing_package:Mine"}
     )
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
@@ -94,53 +87,37 @@ def test_a_class_in_a_file(registry: Registry, file: Path, monkeypatch: pytest.M
     assert registry.load("./mine.py:Mine")(strength=5).parameters() == {"strength": 5}
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        (
-            "{folder}/two.py",
-            (
-                "defines several localizers, Mine, Other: give one of them, such as"
-                " {folder}/two.py:Mine"
-            ),
-        ),
-        ("{folder}/none.py", "none.py defines no localizer: expected a class that derives from"),
-        (
-            "{folder}/missing.py:Mine",
-            "does not load: ModuleNotFoundError: No module named 'no_such_package' (missing.py:2)",
-        ),
-        ("{file}:", "expected path/to/file.py:Class"),
-        ("{file}:Mi ne", "expected path/to/file.py:Class"),
-        ("{folder}/other.py:Mine", "no file"),
-        ("{folder}:Mine", "expected path/to/file.py:Class"),
-        ("{file}:Mien", "Did you mean 'Mine'"),
-        (
-            "{file}:Stranger",
-            "expected a class that derives from InterventionLocalizer or ScoringLocalizer, as by "
-            "`from kgbench.localizers import InterventionLocalizer`",
-        ),
-        ("{file}:dataclass", "is no localizer"),
-        ("{folder}/syntax.py:Mine", "does not load: SyntaxError"),
-        (
-            "{folder}/crash.py:Mine",
-            "does not load: ZeroDivisionError: division by zero (crash.py:2)",
-        ),
-        ("{folder}/leaves.py:Mine", "does not load: SystemExit: 3 (leaves.py:1)"),
-    ],
-)
-def test_files_that_do_not_do(registry: Registry, file: Path, name: str, said: str) -> None:
+REFUSED = """
+/two.py | two.py defines several localizers, Mine, Other: give one of them, such as FOLDER/two.py:Mine
+/none.py | none.py defines no localizer: expected a class that derives from
+/missing.py:Mine | does not load: ModuleNotFoundError: No module named 'no_such_package' (missing.py:2)
+/mine.py: | expected path/to/file.py:Class
+/mine.py:Mi ne | expected path/to/file.py:Class
+/other.py:Mine | no file
+:Mine | expected path/to/file.py:Class
+/mine.py:Mien | Did you mean 'Mine'
+/mine.py:Stranger | expected a class that derives from InterventionLocalizer or ScoringLocalizer, as by `from
+/mine.py:dataclass | is no localizer
+/syntax.py:Mine | does not load: SyntaxError
+/crash.py:Mine | does not load: ZeroDivisionError: division by zero (crash.py:2)
+/leaves.py:Mine | does not load: SystemExit: 3 (leaves.py:1)
+"""
+"""Places behind the folder's, and what is said of them."""
+
+
+@pytest.mark.parametrize("case", REFUSED.strip().splitlines())
+def test_files_that_do_not_do(registry: Registry, file: Path, case: str) -> None:
     """Each is refused in one line that says what was expected."""
-    (file.parent / "syntax.py").write_text("def")
-    (file.parent / "crash.py").write_text("\n1 / 0  # Mine")
-    (file.parent / "leaves.py").write_text("raise SystemExit(3)  # Mine")
-    (file.parent / "none.py").write_text("x = 3")
-    (file.parent / "missing.py").write_text(
-        "import os\nfrom no_such_package.part import thing\nclass Mine: ..."
-    )
-    (file.parent / "two.py").write_text(file.read_text() + "\nclass Other(Mine): ...\n")
+    texts = {"syntax": "def", "crash": "\n1 / 0  # Mine", "none": "x = 3"}
+    texts["leaves"] = "raise SystemExit(3)  # Mine"
+    texts["missing"] = "import os\nfrom no_such_package.part import thing\nclass Mine: ..."
+    texts["two"] = file.read_text() + "\nclass Other(Mine): ...\n"
+    for name, text in texts.items():
+        file.with_name(f"{name}.py").write_text(text)
+    place, said = case.split(" | ")
     with pytest.raises(InputError) as caught:
-        registry.load(name.format(file=file, folder=file.parent))
-    assert said.format(folder=file.parent) in str(caught.value)
+        registry.load(f"{file.parent}{place}")
+    assert said.replace("FOLDER", str(file.parent)) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

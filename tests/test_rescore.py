@@ -7,16 +7,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from stored_runs import Call, caller, folder, stored, submitted
+from commands import Call
+from stored_runs import folder, stored, submitted
 
 from kgbench.records import FACTS_SCHEMA, load_record
 from kgbench.records.fact_rows import STORED
 from kgbench.stats.summary import rescored
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Call:
-    return caller(capsys)
 
 
 def edited(run: Path, old: str, new: str) -> Path:
@@ -48,17 +44,16 @@ def test_an_edited_figure_is_told(tmp_path: Path, run: Call) -> None:
     numbers = [row.top5.value, row.top5.low, row.top5.high]
     edited(place, ",".join(map(repr, numbers)), "0.6,0.5,0.7")
     status, out, _ = run("rerun", place, "--metric", "top5", "-q")
-    assert (
-        status == 1 and "headline, LT, top5" in out and ".6 [.5, .7]" in out and "1 of 292" in out
-    )
+    assert status == 1
+    assert "headline, LT, top5" in out
+    assert ".6 [.5, .7]" in out
+    assert "1 of 292" in out
     answer = json.loads(run("rerun", place, "--metric", "top5", "--json")[1])
     assert not answer["agrees"] and answer["differences"][0]["figure"] == "headline, LT, top5"
     assert answer["differences"][0]["stored"] == {"value": 0.6, "low": 0.5, "high": 0.7}
     assert run("rerun", place, "--metric", "top5", "--write")[0] == 1
-    assert (
-        run("rerun", place, "--metric", "top5", "-q")[0] == 0
-        and load_record(str(place), tmp_path).record == record
-    )
+    assert run("rerun", place, "--metric", "top5", "-q")[0] == 0
+    assert load_record(str(place), tmp_path).record == record
 
 
 def test_another_metric(tmp_path: Path, run: Call) -> None:
@@ -72,19 +67,6 @@ def test_another_metric(tmp_path: Path, run: Call) -> None:
     again = load_record(str(place), tmp_path)
     assert again.record == rescored(first.record, first.facts(), "logprob")
     assert again.facts().equals(first.facts())
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("--sample", 3), ("--device", "cpu"), ("--tolerance", 0.1), ("--localizer", "random")],
-)
-def test_options_of_models_are_refused(
-    tmp_path: Path, run: Call, option: str, value: object
-) -> None:
-    """With --metric no model is run, and an option about one is named."""
-    status, out, err = run("rerun", folder(tmp_path), "--metric", "mrr", option, value)
-    assert (status, out) == (2, "") and f"{option} is about running models" in err
-    assert run("rerun", folder(tmp_path), "--metric", "top7")[0] == 2
 
 
 def test_old_rows_are_written_in_the_present_format(tmp_path: Path, run: Call) -> None:

@@ -61,10 +61,7 @@ KINDS: Mapping[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
             "query_pre_attn_scalar": 8,
             "sliding_window": 64,
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-            "rope_parameters": {
-                "sliding_attention": _PLAIN,
-                "full_attention": _longrope(n),
-            },
+            "rope_parameters": {"sliding_attention": _PLAIN, "full_attention": _longrope(n)},
         },
     ),
 }

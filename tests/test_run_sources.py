@@ -13,7 +13,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from stored_runs import Call, caller
+from commands import Call, caller
 
 import kgbench
 from kgbench.analyses import Inputs

@@ -22,7 +22,7 @@ from kgbench import evaluate, grafted_logits
 from kgbench.data import Prompt, load_dataset
 from kgbench.data import load_prompts as facts_in
 from kgbench.engine import load_pair
-from kgbench.errors import InputError, OutputError, RegionError, UnknownNameError
+from kgbench.errors import InputError, OutputError, UnknownNameError
 from kgbench.records import RecordStore
 from kgbench.runner import Run, Settings, Spec, dry_run, load_prompts, run_job, suites
 from kgbench.runner.job import prepare_job
@@ -32,23 +32,6 @@ from kgbench.testing import pico_tokenizer
 
 ROOT = Path(__file__).parent.parent
 DATASET = "fake_movies_fake_actors"
-
-
-@pytest.fixture(scope="module")
-def spec(folders: Mapping[str, Path]) -> Spec:
-    """A small job on checkpoints from disk."""
-    return Spec(
-        recipient=str(folders["recipient"]),
-        donors={"sft": str(folders["sft"])},
-        dataset=DATASET,
-        prompts=("headline", "qa"),
-        limit=5,
-    )
-
-
-@pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return Settings(output_dir=tmp_path_factory.mktemp("runs"), device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -417,18 +400,12 @@ def test_a_scoring_localizer_keeps_its_scores(folders: Mapping[str, Path], tmp_p
 def test_wrong_input_is_found_before_anything_is_computed(
     spec: Spec, settings: Settings, tmp_path: Path
 ) -> None:
-    """Unknown names, grafts that do not fit, and places that cannot be written."""
+    """Grafts that do not fit the model, lacking facts, and places that cannot be written; names and
+    options are refused as tests/golden has it.
+    """
     cases = [
-        (UnknownNameError, "Did you mean 'top5'", {"metric": "top55"}),
-        (UnknownNameError, "Did you mean 'pathways'", {"suite": "pathway"}),
-        (UnknownNameError, "Did you mean 'headline'", {"prompts": ("headlin",)}),
-        (UnknownNameError, "Did you mean 'dynamic_graft'", {"localizer": "dynamic_grafts"}),
-        (UnknownNameError, "donor 'task'", {"grafts": ("FE=task",)}),
         (UnknownNameError, "'gate'", {"grafts": ("FE:gate",)}),
-        (RegionError, "no region M", {"grafts": ("M",)}),
-        (InputError, "layer 3 .* the model has 3 layers", {"grafts": ("FE@3",)}),
         (InputError, "names nothing in a model of 3 layers", {"grafts": ("FE@first_quarter",)}),
-        (InputError, "limit", {"limit": 0}),
         (InputError, "which facts", {"dataset": None}),
     ]
     for error, said, change in cases:
@@ -436,8 +413,6 @@ def test_wrong_input_is_found_before_anything_is_computed(
             run_job(replace(spec, **change), replace(settings, output_dir=tmp_path / "new"))
     with pytest.raises(InputError, match="device 'gpu:9'"):
         run_job(spec, replace(settings, output_dir=tmp_path / "new", device="gpu:9"))
-    with pytest.raises(UnknownNameError, match="Did you mean 'packed'"):
-        run_job(spec, replace(settings, output_dir=tmp_path / "new", executor="pakced"))
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError):
         run_job(spec, replace(settings, output_dir=tmp_path / "file"))

@@ -9,10 +9,10 @@ import re
 from pathlib import Path
 
 import pytest
+from commands import Call
 from source_sets import (
     PEOPLE,
     RELATIONS,
-    Run,
     popqa,
     refused,
     run,
@@ -32,7 +32,7 @@ __all__ = ["run"]
 # ------------------------------------------------------------------------------------- every source
 
 
-def test_every_source_is_tried_here_and_named_in_the_help(run: Run) -> None:
+def test_every_source_is_tried_here_and_named_in_the_help(run: Call) -> None:
     """A row that is added to the catalogue is tested and told of."""
     assert set(RELATIONS) == set(source_names())
     told = " ".join(run("--help").out.split())
@@ -40,7 +40,7 @@ def test_every_source_is_tried_here_and_named_in_the_help(run: Run) -> None:
 
 
 @pytest.mark.parametrize("source", RELATIONS)
-def test_the_region_of_every_prompt_is_its_subject(run: Run, source: str) -> None:
+def test_the_region_of_every_prompt_is_its_subject(run: Call, source: str) -> None:
     """In the file that was written, whatever the source's schema; the answer is the object, and ids
     tell the row.
     """
@@ -59,22 +59,20 @@ def test_the_region_of_every_prompt_is_its_subject(run: Run, source: str) -> Non
 
 
 @pytest.mark.parametrize("source", RELATIONS)
-def test_licence_and_origin_are_told_first_and_in_the_summary(run: Run, source: str) -> None:
+def test_licence_and_origin_are_told_first_and_in_the_summary(run: Call, source: str) -> None:
     """Also where nothing can be written."""
     file, licence = write(source), load_source(source).licence
     answer = run(f"--source {source} {file} --relation {RELATIONS[source]}")
     first = answer.err.splitlines()[:2]
-    assert (
-        first[0].startswith(f"kgbench: from {file}: ")
-        and first[1] == f"kgbench: licence: {licence}"
-    )
+    assert first[0].startswith(f"kgbench: from {file}: ")
+    assert first[1] == f"kgbench: licence: {licence}"
     assert [f"kgbench: {line}" for line in answer.out.splitlines()[1:3]] == first
     Path(answer.out.split(":")[0].removeprefix("wrote ")).unlink()
     assert "unknown relation" in refused(run(f"--source {source} {file} --relation 'none such'"))
 
 
 @pytest.mark.parametrize("source", RELATIONS)
-def test_a_relation_of_several_must_be_chosen(run: Run, source: str) -> None:
+def test_a_relation_of_several_must_be_chosen(run: Call, source: str) -> None:
     """The error lists them with their sizes, the largest first; nothing is written."""
     told = refused(run(f"--source {source} {write(source)}"))
     assert f"{RELATIONS[source]} (" in told and told.endswith("choose one by --relation")
@@ -85,7 +83,7 @@ def test_a_relation_of_several_must_be_chosen(run: Run, source: str) -> None:
 # -------------------------------------------------------------------------------------- CounterFact
 
 
-def test_both_forms_of_counterfact_give_the_same_facts(run: Run) -> None:
+def test_both_forms_of_counterfact_give_the_same_facts(run: Call) -> None:
     """From the prompt with its subject and from that with `{}` in its place; each fact is asked in
     its own prompt.
     """
@@ -100,7 +98,7 @@ def test_both_forms_of_counterfact_give_the_same_facts(run: Run) -> None:
     assert texts[0] == texts[1] and texts[0][1] == "Bo {Li} is a native speaker of"
 
 
-def test_other_columns_can_be_the_object_or_a_field(run: Run) -> None:
+def test_other_columns_can_be_the_object_or_a_field(run: Call) -> None:
     """Such as the false target, which a finetune can be taught."""
     file = write("counterfact")
     options = "--relation P103 --object target_false --column truth=target_true -o mine.jsonl"
@@ -109,7 +107,7 @@ def test_other_columns_can_be_the_object_or_a_field(run: Run) -> None:
         assert (fact.fields["object"], fact.fields["truth"]) == ("Klingon", truth)
 
 
-def test_own_templates_are_asked_instead(run: Run) -> None:
+def test_own_templates_are_asked_instead(run: Call) -> None:
     """With marks of regions or without."""
     answer = run(
         f"--source counterfact {write('counterfact')} --relation P103 --template "
@@ -121,7 +119,7 @@ def test_own_templates_are_asked_instead(run: Run) -> None:
     assert dataset.fields == ("subject", "object")
 
 
-def test_a_file_in_another_schema_is_refused(run: Run) -> None:
+def test_a_file_in_another_schema_is_refused(run: Call) -> None:
     """By the column that is lacking."""
     message = refused(run(f"--source popqa {write('counterfact-rome')}"))
     assert "unknown column of popqa 'prop'" in message
@@ -135,7 +133,7 @@ def test_a_file_in_another_schema_is_refused(run: Run) -> None:
 # -------------------------------------------------------------------------------------------- PopQA
 
 
-def test_popqa_asks_as_its_authors_do(run: Run) -> None:
+def test_popqa_asks_as_its_authors_do(run: Call) -> None:
     """A row whose question lacks its subject, or has it in two places, is dropped."""
     answer = run(
         f"--source popqa {write('popqa')} --relation occupation --column "
@@ -149,7 +147,7 @@ def test_popqa_asks_as_its_authors_do(run: Run) -> None:
     assert [fact.fields["popularity"] for fact in dataset.facts] == ["0", "10", "30"]
 
 
-def test_what_is_dropped_is_counted_by_its_row(run: Run) -> None:
+def test_what_is_dropped_is_counted_by_its_row(run: Call) -> None:
     """A subject with two answers, a repeated row, an empty answer and a question without its
     subject; in JSON too.
     """
@@ -164,49 +162,9 @@ def test_what_is_dropped_is_counted_by_its_row(run: Run) -> None:
         f"--source popqa {file} --relation occupation --column note=s_pop -o mine.jsonl --json"
     )
     told = json.loads(answer.out)
-    assert told["dropped_lines"] == {
-        EMPTY: [6],
-        NO_PROMPT: [7],
-        DUPLICATE: [5],
-        AMBIGUOUS: [1, 4],
-    }
+    assert told["dropped_lines"] == {EMPTY: [6], NO_PROMPT: [7], DUPLICATE: [5], AMBIGUOUS: [1, 4]}
     assert told["facts"] == len(load_dataset("mine.jsonl").facts) == 2
     assert told["origin"][0] == f"from {file}: {load_source('popqa').about}"
 
 
 # ----------------------------------------------------------------------------------------- refusals
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ("", "give a FILE of your own, or a set by others"),
-        ("own.csv --relation x", "--relation and --split are of one"),
-        ("--source popqua", "unknown source 'popqua'. Did you mean 'popqa'"),
-        ("--source popqa none.json", "none.json: there is no such file"),
-        (
-            "--source popqa notes.txt",
-            "expected a file that ends with .jsonl, .csv, .tsv, .json or .parquet",
-        ),
-        ("--source popqa bad.json", "bad.json, line 1: is not JSON"),
-        ("--source popqa bad.jsonl.parquet", "bad.jsonl.parquet: is not PARQUET"),
-        (
-            "--source popqa wide.csv",
-            "wide.csv, line 2: holds 3 cells, but there are 2 columns (subj, prop)",
-        ),
-        ("--source popqa list.json", "list.json, row 2: expected an object of fields"),
-        ("--source popqa bare.json", "popqa: there are no facts in it"),
-        ("--source popqa lost.json", f"popqa-p: no facts left (1 {NO_PROMPT})"),
-        ("hub:a/b/c", "names no data set on the Hub: expected hub:OWNER/NAME"),
-    ],
-)
-def test_wrong_input_is_one_line(run: Run, options: str, told: str) -> None:
-    """What was wrong, what was expected, what to do."""
-    Path("notes.txt").write_text("x")
-    Path("bad.json").write_text("{")
-    Path("bad.jsonl.parquet").write_text("x")
-    Path("wide.csv").write_text("subj,prop\na,b,c\n")
-    write_json("list.json", [{"subj": "a"}, 3])
-    write_json("bare.json", [])
-    write_json("lost.json", [{"subj": "a", "prop": "p", "obj": "x", "question": "Who?"}])
-    assert told in refused(run(options))

@@ -248,9 +248,8 @@ def test_siblings_keep_the_first_entity() -> None:
     """
     dataset = load_dataset("battles")
     prompts = sibling_prompts(dataset, dataset.facts[:5])
-    assert {p.fact.id for p in prompts} == {fact.id for fact in dataset.facts[:5]} and len(
-        {p.text for p in prompts}
-    ) == len(prompts) == 15
+    assert {p.fact.id for p in prompts} == {fact.id for fact in dataset.facts[:5]}
+    assert len({p.text for p in prompts}) == len(prompts) == 15
     for prompt in prompts:
         assert prompt.text[slice(*prompt.spans["FE"])] == prompt.fact.fields["battle"]
         assert prompt.fact.fields["year"] not in prompt.text
@@ -323,8 +322,6 @@ def test_wrong_requests(job: Job) -> None:
         specificity(Spec(model="tiny-gpt2", localizer="causal_trace"), nowhere, Specificity())
     with pytest.raises(InputError, match="data set"):
         specificity(Spec(model="tiny-gpt2"), nowhere, Specificity(known="tiny_moves"))
-    with pytest.raises(InputError, match=r"FE\+"):
-        specificity(Spec(model="tiny-gpt2", grafts=("FE+",)), nowhere, Specificity())
 
 
 def test_command(
@@ -345,13 +342,10 @@ def test_command(
     neutral = next(
         row for row in found["rows"] if (row["graft"], row["kind"]) == ("FE+LT", "neutral")
     )
-    assert (
-        neutral["prompts"] == neutral["kl"]["n"] == len(neutral_prompts())
-        and neutral["kl"]["low"] > 0
-    )
-    assert found["verdict"].startswith("FE+LT moves") and " ".join(table.split()).startswith(
-        found["verdict"]
-    )
+    assert neutral["prompts"] == neutral["kl"]["n"] == len(neutral_prompts())
+    assert neutral["kl"]["low"] > 0
+    assert found["verdict"].startswith("FE+LT moves")
+    assert " ".join(table.split()).startswith(found["verdict"])
     assert max(map(len, table.splitlines())) <= 100 and "0 in all 48" in table
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 

@@ -12,21 +12,8 @@ from hypothesis import strategies as st
 from scipy.stats import t
 
 from kgbench.estimate import Estimate
-from kgbench.stats import (
-    difference,
-    hit_rate,
-    linearised,
-    mean,
-    ratio,
-    resample,
-)
-from kgbench.stats.intervals import (
-    discordance,
-    divides,
-    median,
-    resampled_means,
-    smallest_gain,
-)
+from kgbench.stats import difference, hit_rate, linearised, mean, ratio, resample
+from kgbench.stats.intervals import discordance, divides, median, resampled_means, smallest_gain
 
 hits = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40)
 
@@ -177,7 +164,8 @@ def test_mean_of_ties_reaches_into_the_support() -> None:
     assert (figure.value, figure.low) == (
         1.0,
         1.0,
-    ) and 1 + 300 / 50 < figure.high < 1 + 300 * 5 / 50
+    )
+    assert 1 + 300 / 50 < figure.high < 1 + 300 * 5 / 50
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=60), st.floats(0.1, 9), st.floats(-9, 9))
@@ -200,11 +188,9 @@ def test_median(ranks: list[int]) -> None:
     """
     values = np.array(ranks, float)
     found, logs, doubled = median(values), median(np.log(values)), median(np.repeat(values, 2))
-    assert (
-        found.low in values
-        and found.high in values
-        and found.low <= np.median(values) <= found.high
-    )
+    assert found.low in values
+    assert found.high in values
+    assert found.low <= np.median(values) <= found.high
     assert (logs.low, logs.high) == pytest.approx((np.log(found.low), np.log(found.high)))
     assert found.low <= doubled.low <= doubled.high <= found.high
 

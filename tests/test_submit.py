@@ -234,29 +234,3 @@ def test_code_is_asked_for_where_it_is_not_known(
     (entry,) = read_entries(place.results)
     assert entry.submission is not None
     assert entry.submission.code == "kgbench-direct-logit==1.0"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--as", "<script>"], "no name of a submission"),
-        (["--as", "x" * 61], "no name of a submission"),
-        (["--code", "https://example.org/me"], "URL@COMMIT"),
-        (["--code", "rm -rf"], "no code of a submission"),
-        (["--paper", "javascript:alert(1)"], "begins with https://"),
-    ],
-)
-def test_what_is_said_must_be_fit_for_the_board(
-    place: Place, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
-) -> None:
-    """Wrong words are wrong input: status 2, and what would do."""
-    assert place.submit(place.run(), *arguments) == 2
-    assert words in capsys.readouterr().err
-
-
-def test_runs_that_are_not_there(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    """An unknown run, and none."""
-    place.run()
-    assert place.submit("ffff") == 2
-    assert "unknown run 'ffff'" in capsys.readouterr().err
-    assert place.submit() == 2

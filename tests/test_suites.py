@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packages import install_package
 
 from kgbench import evaluate
 from kgbench.errors import InputError
@@ -90,23 +91,6 @@ def _figures(row: Row) -> list[float | None]:
     return [row.top5.value, row.rank.value, row.logprob.value]
 
 
-def test_a_method_that_ranks_is_refused(tmp_path: Path) -> None:
-    """A suite of grafts alone asks nothing of it: that is said, rather than PRE and SFT printed
-    under its name.
-    """
-    with pytest.raises(
-        InputError, match="'weight_delta' ranks sites instead; choose another suite"
-    ):
-        evaluate(
-            model="tiny-gpt2",
-            localizer="weight_delta",
-            suite="movie_title",
-            limit=10,
-            output_dir=tmp_path,
-            device="cpu",
-        )
-
-
 def test_the_second_half_is_both_quarters() -> None:
     """Suites name layers by fractions, which every number of layers has."""
     grafts = {graft for name in INTERVENING for graft in load_suite(name).grafts}
@@ -118,11 +102,10 @@ def test_the_second_half_is_both_quarters() -> None:
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of suites of a package that is on the path as pip would lay it out."""
-    info, folder = tmp_path / "their_package-1.0.dist-info", tmp_path / "their_suites"
-    info.mkdir()
+    folder = (
+        install_package(tmp_path, "kgbench.suites", {"theirs": "their_suites"}) / "their_suites"
+    )
     folder.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[kgbench.suites]\ntheirs = their_suites\n")
     (folder / "__init__.py").write_text("")
     (folder / "ends.yaml").write_text(
         "about: the ends of a prompt\nprompts: [qa]\ngrafts: [FE, LT]\nbudgets: []\n"

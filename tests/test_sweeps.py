@@ -224,10 +224,7 @@ def test_what_is_done_is_in_no_group(swept: tuple[dict[str, Any], StudyFile]) ->
     assert "2 units: 1 done, 1 to compute in 1 group" in text
 
 
-@given(
-    st.lists(st.integers(1, 9), min_size=1, max_size=4),
-    st.integers(1, 5),
-)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 5))
 def test_groups_hold_each_unit_once(sizes: list[int], workers: int) -> None:
     """Units of one pair are together, no group has more units than a worker gets on average, and no
     pair is divided further than that.

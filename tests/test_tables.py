@@ -67,8 +67,7 @@ FORMS: dict[str, Callable[[], object]] = {
     "csv": lambda: "facts.csv",
     "tsv": lambda: written("facts.tsv", lambda name: frame().to_csv(name, sep="\t", index=False)),
     "jsonl": lambda: written(
-        "facts.jsonl",
-        lambda name: Path(name).write_text("\n".join(map(json.dumps, json_rows()))),
+        "facts.jsonl", lambda name: Path(name).write_text("\n".join(map(json.dumps, json_rows())))
     ),
     "json": lambda: written(
         "facts.json", lambda name: Path(name).write_text(json.dumps(json_rows(), indent=1))

@@ -14,7 +14,6 @@ from kgbench import evaluate
 from kgbench.analyses.tokens import likeliest
 from kgbench.cli import main
 from kgbench.engine import grafted_logits, load_pair
-from kgbench.errors import InputError
 from kgbench.runner import Settings, Spec, load_prompts
 
 SPEC = Spec(model="tiny-gpt2", prompts=("headline", "qa"), grafts=("LT", "FE+LT"), limit=20)
@@ -77,9 +76,3 @@ def test_command(
     assert f"→{rows[0]['target']['token']}" in table and f"rank {rows[0]['rank']}" in table
     assert ("*" in table) == any(row["rank"] <= 3 for row in rows)
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
-
-
-def test_more_tokens_than_there_are() -> None:
-    """That is said."""
-    with pytest.raises(InputError, match="fewer than the 100000 asked for"):
-        likeliest(Spec(model="tiny-gpt2", limit=2), Settings(device="cpu"), 1, top=100_000)

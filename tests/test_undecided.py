@@ -69,14 +69,7 @@ MESSAGE = (
 )
 
 
-COUNTS = {
-    "failed": 4,
-    "passed": 2,
-    "subtests": 1,
-    "undecided": 4,
-    "skipped": 1,
-    "error": 1,
-}
+COUNTS = {"failed": 4, "passed": 2, "subtests": 1, "undecided": 4, "skipped": 1, "error": 1}
 DECIDED = "not fails and not early and not subtests and not mistake"
 
 
@@ -96,12 +89,7 @@ def test_undecided(claims: Path) -> None:
     listed = re.findall(
         rf"^UNDECIDED test_claims\.py::(?:TestOfUnittest::)?(\w+) - {MESSAGE}$", done.stdout, re.M
     )
-    assert listed == [
-        "test_undecided",
-        "test_goes_on",
-        "test_expected_to_fail",
-        "test_old_style",
-    ]
+    assert listed == ["test_undecided", "test_goes_on", "test_expected_to_fail", "test_old_style"]
     assert "UNDECIDED test_claims.py::test_goes_on - headline, LT" in done.stdout
     assert re.search(rf"undecided as well -+\n{MESSAGE}\n", done.stdout)
     assert done.stdout.count("dynamic_graft on tiny-gemma") == 1

@@ -164,9 +164,8 @@ def test_a_release_is_a_tag_that_was_built_and_tried() -> None:
     assert publish["needs"] == "build" and publish["if"] == "startsWith(github.ref, 'refs/tags/v')"
     assert publish["environment"] == {"name": "pypi"}
     fetched, published = publish["steps"]
-    assert (
-        "download-artifact@" in fetched["uses"] and "gh-action-pypi-publish@" in published["uses"]
-    )
+    assert "download-artifact@" in fetched["uses"]
+    assert "gh-action-pypi-publish@" in published["uses"]
     assert fetched["with"] == build["steps"][-1]["with"] and set(published) == {"uses"}
     names = [step.get("name", "") for step in build["steps"]]
     assert names.index("Build") < names.index("Try the wheel in an environment of its own")
