@@ -38,7 +38,7 @@ from kgbench.paper.figure_claims import (
     larger_term,
     published_rates,
 )
-from kgbench.paper.figure_parts import make, parts_of
+from kgbench.paper.figure_parts import costs, make
 from kgbench.paper.figure_specs import ClaimSpec, Page, chosen, page
 from kgbench.paper.ingredients import Ingredients
 from kgbench.paper.paper_report import difference_text, draw, terminal_report, write_report
@@ -46,9 +46,9 @@ from kgbench.paper.published import published
 from kgbench.paper.reproduction import answer_of
 from kgbench.records import RecordStore
 from kgbench.report import to_text
-from kgbench.runner import Spec
+from kgbench.runner import Settings, Spec
 from kgbench.runner.training.finetuning import finetune
-from kgbench.runner.training.finetuning_plan import plan_finetuning
+from kgbench.runner.training.finetuning_plan import Supplement, plan_finetuning
 from kgbench.runner.training.recipes import finetuning_recipe
 from kgbench.runner.workload import load_suite
 from kgbench.sites import BASELINES
@@ -336,10 +336,13 @@ def test_the_gentle_recipe_has_other_texts(ingredients: Ingredients) -> None:
     )
 
 
-def test_texts_of_the_hub() -> None:
-    """A training asks the Hub, and says where it gives none."""
+def test_texts_of_the_hub_are_not_downloaded_for_a_forecast() -> None:
+    """A forecast counts long texts; a training asks the Hub, and says where it gives none."""
     real = Ingredients(page(), "gemma-2b", "no-one/texts")
     spec = real.training("actors_gentle")
+    texts = real.with_texts(spec, download=False).supplement
+    assert isinstance(texts, Supplement)
+    assert (texts.source, len(texts.texts)) == ("no-one/texts", 10_000)
     with pytest.raises(
         InputError, match="the Hugging Face Hub cannot be reached for 'no-one/texts'"
     ):
@@ -491,7 +494,7 @@ def test_what_the_page_names_is_there() -> None:
 def test_dry_run_without_network(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What figures of a real pair take is listed without its weights, and nothing is made."""
+    """A real pair's figures are forecast from the catalog, evaluations as well."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     folders = ["--report", str(tmp_path / "report"), "--output-dir", str(tmp_path / "runs")]
     options = ["--model", "gemma-2b", "--dry-run", *folders]
@@ -510,24 +513,38 @@ def test_dry_run_without_network(
     assert total["disk"] == donor["disk"] + evaluation["disk"]
     assert total["download"] == evaluation["download"] > 2**30
     assert main(["reproduce", "2", *options]) == 0
-    assert "donor actors, seed 0 missing" in " ".join(capsys.readouterr().out.split())
+    text = " ".join(capsys.readouterr().out.split())
+    assert "what time memory disk" in text and "in all" in text
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_forecast_tells_of_its_progress(ingredients: Ingredients, tmp_path: Path) -> None:
+    """Each part is told, in the order of measuring."""
+    told: list[tuple[int, int, str]] = []
+    settings = Settings(device="cpu", output_dir=tmp_path)
+    parts = costs(["figure-2"], [ingredients], settings, lambda *one: told.append(one))
+    assert [part.what for part in parts] == ["donor actors", "evaluation actors", "in all"]
+    assert told == [(0, 2, "donor actors"), (1, 2, "evaluation actors")]
+
+
 @pytest.mark.nightly
-def test_a_donor_that_is_there_is_looked_at(ingredients: Ingredients) -> None:
-    """A donor is there where it is the one that is wanted, and no other."""
+def test_a_donor_that_is_there_is_looked_at(ingredients: Ingredients, tmp_path: Path) -> None:
+    """A forecast calls a donor there where it is the one that is wanted, and says what is other
+    where it is not.
+    """
     spec = ingredients.training("actors")
     place = finetune(
         replace(spec, changes={**spec.changes, "epochs": 1}),
         ingredients.place("actors"),
         device="cpu",
     )
-    donor, evaluation = parts_of(["figure-2"], [ingredients])
-    assert not donor.is_there and not evaluation.is_there
+    settings = Settings(device="cpu", output_dir=tmp_path)
+    donor, *_ = costs(["figure-2"], [ingredients], settings)
+    assert donor.basis == "trained in another way (other: changes): move it"
     card = json.loads((place / "card.json").read_text("utf-8"))
     (place / "card.json").write_text(json.dumps({**card, "changes": spec.changed()}), "utf-8")
-    assert donor.is_there
+    donor, *_ = costs(["figure-2"], [ingredients], settings)
+    assert (donor.done, donor.seconds) == (True, 0.0)
 
 
 @pytest.mark.parametrize("kind", [FIGURES, STUDY])

@@ -24,7 +24,7 @@ from kgbench.estimate import Estimate
 from kgbench.models.catalog import CARD, HOME
 from kgbench.models.tensors import stored_hash
 from kgbench.paper.figure_claims import figures_from, figures_there, lacking
-from kgbench.paper.figure_parts import make, parts_of
+from kgbench.paper.figure_parts import costs, make, parts_of
 from kgbench.paper.figure_specs import page
 from kgbench.paper.ingredients import Ingredients
 from kgbench.paper.pair_rows import (
@@ -44,6 +44,7 @@ from kgbench.paper.training_seeds import (
     median_rank_over,
     over_seeds,
 )
+from kgbench.runner import Settings
 from kgbench.stats import mean
 from kgbench.stats.intervals import median
 from kgbench.stats.scores import PromptColumns
@@ -531,15 +532,20 @@ def test_the_pairs_own_donor_is_not_trained_again(
     assert Donor.of_pair(card, weights, 8800).steps == 552
 
 
-def test_every_part_of_seeds_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seed by seed, and a pair of another than the shipped one first; nothing is made."""
+def test_a_forecast_of_seeds_is_of_every_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pair that is not there yet is forecast by the shipped one; nothing of it is made."""
     monkeypatch.setenv(HOME, str(tmp_path / "home"))
     small = fake_reproduction.small(12, {"epochs": 1})
     pairs = [Ingredients(small, MODEL, seed=seed) for seed in (0, 1)]
-    parts = parts_of(["figure-2"], pairs)
-    assert list(map(str, parts)) == [
+    settings = Settings(device="cpu", output_dir=tmp_path)
+    found = {cost.what: cost for cost in costs(["figure-2"], pairs, settings)}
+    assert list(found) == [
         *("donor actors, seed 0", "evaluation actors, seed 0"),
-        *("pair, seed 1", "donor actors, seed 1", "evaluation actors, seed 1"),
+        *("pair, seed 1", "donor actors, seed 1", "evaluation actors, seed 1", "in all"),
     ]
-    assert not any(part.is_there for part in parts)
+    assert found["pair, seed 1"].basis == "the training of the shipped pair"
+    assert found["pair, seed 1"].seconds > 10
+    assert found["donor actors, seed 1"].memory == found["donor actors, seed 0"].memory
     assert not pairs[1].ready and not (pairs[1].made / "pair").exists()

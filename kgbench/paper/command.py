@@ -117,7 +117,7 @@ def reproduce_command(
         method (NAME): Of the board: only this method; several with commas.
         limit (N): Of the board: only the first N facts, to try it out.
         study (FILE): Of the board: only write what is to run as a study, for `kgbench sweep`.
-        dry_run: Only list what is there and what is missing.
+        dry_run: Only forecast time, memory and disk.
         progress: Progress callback.
         **options: The leaderboard's folder.
     """  # noqa: D301 (click reads the character, not its escape)
@@ -145,7 +145,7 @@ def reproduce_command(
     if rows and dry_run:
         raise InputError("--rows computes figures from files alone: leave out --dry-run")
     if dry_run:
-        return _figure_states(what, given)
+        return _costs(what, given, progress)
     from kgbench.paper.reproduction import reproduce
 
     made = reproduce(
@@ -187,27 +187,30 @@ def _refuse_others(what: str, context: click.Context) -> None:
 
 
 def _study_states(only: Sequence[str], seeds: Seeds, report: Path | None) -> Output:
+    """Which runs are in."""
     from kgbench.paper.architectures.design import study_design
     from kgbench.paper.architectures.run_rows import rows_path
     from kgbench.paper.reproduction import report_folder
 
-    folder, runs = report_folder(STUDY, report), study_design().chosen(only, seeds)
-    return _states({run.name: rows_path(folder, run.name).is_file() for run in runs})
+    design, folder = study_design(), report_folder(STUDY, report)
+    runs = [run.name for run in design.chosen(only, seeds)]
+    missing = [name for name in runs if not rows_path(folder, name).is_file()]
+    states = [[name, "missing" if name in missing else "in"] for name in runs]
+    answer = {"missing": missing, "runs": len(design.runs)}
+    return Output([table_text(["run", "state"], states)], answer)
 
 
-def _figure_states(what: str, options: Mapping[str, Any]) -> Output:
-    from kgbench.paper.figure_parts import parts_of
+def _costs(what: str, options: Mapping[str, Any], progress: Progress | None) -> Output:
+    from kgbench.paper.figure_parts import costs
     from kgbench.paper.figure_specs import chosen
     from kgbench.paper.reproduction import ingredients_of, report_folder, rows_there
+    from kgbench.runner import Settings
+    from kgbench.runner.costs import cost_table
 
     pairs = ingredients_of(options["model"], options["supplement"], options["seeds"])
-    known = rows_there(report_folder(pairs[0].model, options["report"]))
-    parts = parts_of(chosen(what, pairs[0].scale), pairs, known)
-    return _states({str(part): part.is_there for part in parts})
-
-
-def _states(parts: Mapping[str, bool]) -> Output:
-    """What is made already, and what is missing."""
-    rows = [[name, "in" if there else "missing"] for name, there in parts.items()]
-    missing = [name for name, there in parts.items() if not there]
-    return Output([table_text(["part", "state"], rows)], {"missing": missing, "parts": len(parts)})
+    names, model = chosen(what, pairs[0].scale), pairs[0].model
+    settings = Settings(device=options["device"], output_dir=options["output_dir"])
+    known = rows_there(report_folder(model, options["report"]))
+    parts = costs(names, pairs, settings, progress, known)
+    answer = {"model": model, "figures": list(names), "parts": [part.to_json() for part in parts]}
+    return Output([table_text(*cost_table(parts))], answer)

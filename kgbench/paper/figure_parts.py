@@ -1,4 +1,4 @@
-"""The parts that figures rest on, seed by seed: pairs, donors and evaluations."""
+"""The parts that figures rest on, seed by seed: pairs, donors and evaluations; made, or forecast."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+import torch
+
 from kgbench.models import catalog
-from kgbench.models.catalog import CARD, read_donor_card
+from kgbench.models.catalog import CARD, read_donor_card, read_pair_card
 from kgbench.models.checkpoints import Checkpoint, locate
 from kgbench.models.loading import adapted_donor
 from kgbench.models.lora import ADAPTER_CONFIG
-from kgbench.paper.ingredients import Ingredients, is_on_hub
+from kgbench.paper.ingredients import SHIPPED, Ingredients, is_on_hub
 from kgbench.paper.pair_rows import (
     About,
     Donor,
@@ -26,9 +28,12 @@ from kgbench.paper.pair_rows import (
 )
 from kgbench.progress import Progress, numbered
 from kgbench.records import RecordStore
-from kgbench.runner import Pairs, Run, Settings, Spec, run_job
+from kgbench.runner import Pairs, Run, Settings, Spec, dry_run, run_job
+from kgbench.runner.costs import Cost, room
+from kgbench.runner.job import main_device_of
 from kgbench.runner.training.finetuning import finetune
-from kgbench.runner.training.finetuning_plan import plan_finetuning
+from kgbench.runner.training.finetuning_cost import StepSeconds, finetuning_cost
+from kgbench.runner.training.finetuning_plan import FinetuneSpec, plan_finetuning
 from kgbench.runner.training.model_setup import load_recipient, store_donor
 from kgbench.zoo.tiny_pairs import (
     build_recipe,
@@ -44,18 +49,6 @@ class FigurePart:
     what: Ingredients
     name: str = ""
     """Of a pair `donor` where its own donor is made too."""
-
-    @property
-    def is_there(self) -> bool:
-        """Whether it is made already; evaluations that are, are no parts."""
-        if self.kind == "pair":
-            return self.what.ready and (not self.name or self.what.has_own_donor)
-        return self.kind == "donor" and is_stored(self.what, self.name)
-
-    def __str__(self) -> str:
-        """In words."""
-        what = "pair" if self.kind == "pair" else f"{self.kind} {self.name}"
-        return f"{what}, seed {self.what.seed}"
 
 
 def parts_of(
@@ -130,7 +123,7 @@ def make(
         elif part.kind == "donor":
             spec, place = what.training(part.name), what.place(part.name)
             # Texts on the Hub are not downloaded again to find a donor complete.
-            if not (is_on_hub(spec.supplement) and is_stored(what, part.name)):
+            if not (is_on_hub(spec.supplement) and _stored(spec, place).done):
                 finetune(what.with_texts(spec), place, device=device, progress=report)
         else:
             if loaded[0] != what.seed:
@@ -211,16 +204,90 @@ def _donor(what: Ingredients, name: str) -> Donor:
     return Donor.of_pair(*what.own_donor(), texts)
 
 
-def is_stored(what: Ingredients, name: str) -> bool:
-    """Whether the folder of a donor holds the one that is wanted, by its card alone."""
-    place = what.place(name)
-    if not (place / CARD).is_file():
-        return False
-    card, spec = read_donor_card(place), what.training(name)
-    return (card["model"], card["seed"], card["changes"], card["data"], card["recipe"]["name"]) == (
-        spec.model,
-        spec.seed,
-        spec.changed(),
-        plan_finetuning(spec).data(),
-        spec.recipe,
+def costs(
+    figures: Sequence[str],
+    seeds: Sequence[Ingredients],
+    settings: Settings,
+    progress: Progress | None = None,
+    known: PairRows | None = None,
+) -> list[Cost]:
+    """Costs of all missing parts, then of all together, without training or downloads.
+
+    Args:
+        figures: Their names.
+        seeds: Ingredients under each training seed.
+        settings: How it would be computed, and where records would go.
+        progress: Progress callback, called before each part is measured.
+        known: Rows that are there, which would not be made again.
+
+    Raises:
+        InputError: Something is wrong that can be found beforehand.
+    """
+    parts, pairs, steps = parts_of(figures, seeds, known), Pairs(), StepSeconds()
+    runs: dict[str, Cost] = {}
+    made: list[Cost] = []
+    for done, part in enumerate(parts):
+        of = f", seed {part.what.seed}" if len(seeds) > 1 else ""
+        title = f"pair{of}" if part.kind == "pair" else f"{part.kind} {part.name}{of}"
+        if progress is not None:
+            progress(done, len(parts), title)
+        if part.kind == "pair":
+            cost = _pair_cost(part, settings)
+        elif part.kind == "donor":
+            cost = _donor_cost(part, settings, steps)
+        else:
+            # With the recipient as its own donor everything takes as long as with missing donors.
+            recipient = part.what.entry.recipient
+            spec = part.what.job(part.name)
+            spec = replace(spec, recipient=recipient, donors=dict.fromkeys(spec.donors, recipient))
+            if repr(spec) not in runs:
+                runs[repr(spec)] = dry_run(spec, settings, pairs)
+            cost = runs[repr(spec)]
+        made.append(replace(cost, what=title))
+    return [*made, sum(made, Cost("in all", done=True))]
+
+
+def _pair_cost(part: FigurePart, settings: Settings) -> Cost:
+    """Pretraining of a recipient and finetuning of its donor, from those of the shipped pair."""
+    what = part.what
+    shipped = locate(what.entry.recipient).directory
+    seconds = read_pair_card(shipped.parent)["seconds"]
+    stages = [] if what.ready else ["recipient"]
+    if part.name and not what.has_own_donor:
+        stages.append("sft")
+    if not stages:
+        return Cost("", done=True)
+    size = sum(file.stat().st_size for file in shipped.iterdir())
+    return Cost(
+        "",
+        sum(seconds[stage] for stage in stages),
+        "the training of the shipped pair",
+        memory={"weights": size, "gradients": size, "AdamW": 2 * size},
+        disk=2 * size,
+        **room(main_device_of(settings), None, torch.float32),
     )
+
+
+def _donor_cost(part: FigurePart, settings: Settings, steps: StepSeconds) -> Cost:
+    what, name = part.what, part.name
+    place = what.place(name)
+    if (place / CARD).is_file():
+        return _stored(what.training(name), place)
+    # A recipient that is not there yet is as large as the shipped one.
+    spec = what.training(name) if what.ready else replace(what, seed=SHIPPED).training(name)
+    spec = what.with_texts(spec, download=False)
+    return finetuning_cost(spec, place, device=settings.device, measured=steps)
+
+
+def _stored(spec: FinetuneSpec, place: Path) -> Cost:
+    """Whether a folder holds the donor that is asked for, by its card; no weights are read."""
+    if not (place / CARD).is_file():
+        return Cost("")
+    card = read_donor_card(place)
+    recipe = card["recipe"]["name"]
+    stored = {**{key: card[key] for key in ("model", "seed", "changes", "data")}, "recipe": recipe}
+    wanted = {"model": spec.model, "seed": spec.seed, "changes": spec.changed()}
+    wanted |= {"data": plan_finetuning(spec).data(), "recipe": spec.recipe}
+    other = [key for key, value in wanted.items() if stored[key] != value]
+    basis = f"trained in another way (other: {', '.join(other)}): move it" if other else ""
+    return Cost("", basis=basis, done=not other)

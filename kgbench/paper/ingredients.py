@@ -62,16 +62,15 @@ class Ingredients:
     built: Recipe | None = None
     """Recipe of a tiny pair of another seed; by default that of the shipped one."""
 
-    def __post_init__(self) -> None:
-        if self.entry.plant is not None:
-            raise InputError(
-                f"{self.model!r} is a plant; figures are made of pairs, see `kgbench ls models`"
-            )
-
     @property
     def entry(self) -> Entry:
         """The pair in the catalog."""
-        return catalog.entry(self.model)
+        found = catalog.entry(self.model)
+        if found.plant is not None:
+            raise InputError(
+                f"{self.model!r} is a plant; figures are made of pairs, see `kgbench ls models`"
+            )
+        return found
 
     @property
     def scale(self) -> Scale:
@@ -275,12 +274,19 @@ class Ingredients:
         size = {"tiny": 1, "small": self.entry.parameters, "paper": _SIZE}[self.scale]
         return plan.recipe(size or _SIZE, self.recipe.model_type if self.tiny else "")
 
-    def with_texts(self, spec: FinetuneSpec) -> FinetuneSpec:
-        """A training with its supplemental texts from the Hub, where they are there."""
+    def with_texts(self, spec: FinetuneSpec, download: bool = True) -> FinetuneSpec:
+        """A training with its supplemental texts from the Hub, where they are there.
+
+        Args:
+            spec: The training.
+            download: Whether to download them; else texts of the usual length stand for them.
+        """
+        source = str(spec.supplement)
         if not is_on_hub(spec.supplement):
             return spec
         n = self._followed(plan_finetuning(spec)).supplement_texts
-        return replace(spec, supplement=hub_texts(str(spec.supplement), n, spec.seed))
+        usual = Supplement(source, (_LONG,) * n)
+        return replace(spec, supplement=hub_texts(source, n, spec.seed) if download else usual)
 
     def _rearranged(self, name: str, n: int) -> str:
         """The first movies of pretraining, with each other's co-stars."""
@@ -319,6 +325,8 @@ _BUFFER = 10_000
 """Shuffle buffer of a Hub data set, which is read as a stream."""
 _PATIENCE = 10
 """Rows read for each text wanted: some are empty, and without a column "text" all are."""
+_LONG = " the" * 512
+"""A text of 512 tokens, for a forecast: web pages are mostly longer, and cut."""
 
 
 def is_on_hub(source: str | Supplement | None) -> bool:
