@@ -130,7 +130,7 @@ def adapt(base: Path, folder: Path) -> None:
     )
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     with quiet():
-        get_peft_model(model, adapter).save_pretrained(folder)
+        get_peft_model(model, adapter).save_pretrained(str(folder))
 
 
 @pytest.fixture(scope="module")
