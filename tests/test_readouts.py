@@ -296,6 +296,17 @@ def test_controls_have_a_table_of_their_own(cases: Path, tmp_path: Path) -> None
             )
 
 
+def test_the_command_line_gives_parameters(tmp_path: Path) -> None:
+    """They are those of the recorded readout; one without a value is refused."""
+    line = ["eval", "--model", PAIR, "--readout", "token_set", "--prompt", "headline", "--json"]
+    line += ["--graft", "LT", "--limit", "3", "--output-dir", str(tmp_path), "--readout-arg"]
+    done = CliRunner().invoke(command, [*line, "texts=jo,a"])
+    ref = kgbench.open_run(json.loads(done.stdout)["id"][:12], tmp_path).record.identity.readout
+    assert ref is not None and ref.parameters == {"texts": ["jo", "a"]}
+    wrong = CliRunner().invoke(command, [*line, "texts"])
+    assert "--readout-arg 'texts': expected KEY=VALUE" in str(wrong.exception)
+
+
 def test_a_readout_of_ones_own_is_one_file(tmp_path: Path) -> None:
     """Its code is in the identity of a run, so that no run of other code is found in its place."""
     file = tmp_path / "second.py"

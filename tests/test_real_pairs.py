@@ -232,6 +232,11 @@ def test_a_forecast_says_what_the_pair_would_take(
     )
     rows = whole["counts"]["token_rows"] + whole["counts"]["plain_token_rows"]
     assert whole["seconds"] == pytest.approx(2 * entry.parameters * rows / 1e11)
+    (counts := dict(whole["counts"])).pop("forwards")
+    text = ["--readout", "text", "--readout-arg", "samples=3", "--readout-arg", "temperature=1"]
+    (written := dict(told(*text)["counts"])).pop("forwards")
+    tokens = counts["configurations"] * 20 * counts["prompts"]
+    assert written == {**counts, "token_rows": 3 * (counts["token_rows"] + tokens)}
 
 
 def test_lm_eval_where_the_recipient_is_missing() -> None:

@@ -28,7 +28,9 @@ BRIEF = ("id", "method", "model", "prompts", "grafts", "n", "verdict")
     },
 )
 def ls_command(kind: str | None, name: str | None, *, records: Path) -> Output:
-    """List models, datasets, prompts, localizers, suites or recorded runs.
+    """List what there is to choose from, or recorded runs.
+
+    Of models, datasets, prompts, localizers, readouts, suites and lm-eval tasks.
 
     With the NAME of a localizer: its parameters, with defaults and types;
     without anything: what can be listed.

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
-from functools import cache
+from functools import cache, partial
 from inspect import Parameter, getdoc, signature
 from pathlib import Path
 from types import MappingProxyType
@@ -54,6 +54,7 @@ class FolderOrURL(click.Path):
 
 EXAMPLES: Mapping[str, str] = {
     "--localizer-arg": "draws=16",
+    "--readout-arg": "texts=Sorry",
     "--column": "first_actor=actor",
     "--template": "mine='{first_actor} stars in a movie alongside'",
 }
@@ -406,6 +407,7 @@ _READERS: Mapping[str, tuple[str, Callable[[Sequence[str]], Any]]] = {
     "donors": ("donor", _donors),
     "prompts": ("prompt", listed),
     "grafts": ("graft", grafts_of),
+    "readout_args": ("readout_arg", partial(pairs, "--readout-arg")),
 }
 """By field that holds several values: its parameter, and what reads them."""
 

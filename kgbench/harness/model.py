@@ -22,6 +22,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from kgbench.engine import Budget, Engine
+from kgbench.engine.generation import end_tokens
 from kgbench.errors import InputError
 from kgbench.harness.answering import Answering
 from kgbench.harness.arguments import read_arguments
@@ -133,11 +134,7 @@ class KgbenchLM(TemplateLM):
         Raises:
             InputError: The task asks for sampling or more tokens than the model reads.
         """
-        ends = {self.eot_token_id}
-        for model in (self.pair.recipient, *self.pair.donors.values()):
-            if model.generation_config is not None:
-                token = model.generation_config.eos_token_id
-                ends.update(token if isinstance(token, list) else [] if token is None else [token])
+        ends = {self.eot_token_id, *end_tokens(self.pair)}
         starts = [self._start(request) for request in _checked(requests)]
         tokens: list[list[int]] = [[] for _ in starts]
 

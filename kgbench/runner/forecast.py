@@ -19,6 +19,7 @@ from kgbench.models.checkpoints import Checkpoint, find_here, locate
 from kgbench.models.loading import DTYPES, pair_sources, read_empty, read_tokenizer, widest
 from kgbench.models.lora import ADAPTER_CONFIG as ADAPTER
 from kgbench.numbers import duration_text
+from kgbench.readouts import TextReadout
 from kgbench.records import Journal, RecordStore
 from kgbench.runner.costs import Cost, assumed_seconds, download_bytes, room, weights_bytes
 from kgbench.runner.job import (
@@ -138,7 +139,10 @@ def _assumed_cost(entry: Entry, work: Workload, settings: Settings) -> Cost:
     n = len(job_configurations(work.suite, work.grafts, work.layers, *of))
     prompts = list(chain.from_iterable(work.prompts.values()))
     tokenizer = read_tokenizer(locate(catalog.entry(entry.like).recipient))
-    rows = sum(map(len, tokenizer([prompt.text for prompt in prompts])["input_ids"]))
+    plain = sum(map(len, tokenizer([prompt.text for prompt in prompts])["input_ids"]))
+    rows = n * plain
+    if isinstance(work.readout, TextReadout):
+        rows = n * work.readout.samples * (plain + work.readout.tokens * len(prompts))
     device = main_device_of(settings)
     is_on_cpu = torch.device(device).type == "cpu"
     dtype = DTYPES[work.dtype or ("float32" if is_on_cpu else entry.stored)]
@@ -146,14 +150,14 @@ def _assumed_cost(entry: Entry, work: Workload, settings: Settings) -> Cost:
     parameters = entry.parameters + (entry.vocabulary * entry.width if entry.tied else 0)
     weights = (1 + len(work.sources.donors)) * parameters * dtype.itemsize
     budget = Budget.on(torch.device(device), entry.width)
-    seconds, speed = assumed_seconds(_OPERATIONS * entry.parameters * (n + 1) * rows, device)
+    seconds, speed = assumed_seconds(_OPERATIONS * entry.parameters * (rows + plain), device)
     ranking = ", ranking left out" if localizer.kind == "scoring" else ""
     return Cost(
         _name(work.localizer, work.sources),
         seconds,
         f"the catalog's number of parameters, tokens of {entry.like}'s tokenizer, a row for each "
         f"configuration{ranking} and {speed}, since {entry.recipient} is not on this machine",
-        _counts(n, len(prompts), math.ceil(n * rows / budget.tokens), n * rows, rows),
+        _counts(n, len(prompts), math.ceil(rows / budget.tokens), rows, plain),
         _memory(weights, n * entry.vocabulary, entry.width, budget, dtype),
         disk=_RECORD + _ROW * len(prompts) * n,
         download=download_bytes(entry),

@@ -177,9 +177,10 @@ def run_group(
             cost["token_rows"] += answers.token_rows
             yield answers.numbered(first)
 
-    if isinstance(job.readout, TextReadout):
-        parts.append(shares(measurement, prompts, job.readout, cost))
-    for chunk in chunks(prompts if not parts else (), measurement.at_once):
+    for chunk in chunks(prompts, measurement.at_once):
+        if isinstance(job.readout, TextReadout):
+            parts.append(shares(measurement, chunk, job.readout, cost))
+            continue
         plan, labels = measurement.plan(chunk)
         parts.append(scored(measurement, chunk, mixed(run(plan), labels)))
     seconds = now(job.pair) - started
