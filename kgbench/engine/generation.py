@@ -132,6 +132,6 @@ def end_tokens(pair: ModelPair) -> list[int]:
 
 
 def _text(pair: ModelPair, tokens: Sequence[int], ends: Sequence[int]) -> str:
-    """What stands before the first token that ends a text."""
+    """Text of the tokens before the first that ends it."""
     until = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
     return str(pair.tokenizer.decode(list(tokens[:until]), skip_special_tokens=True))

@@ -76,7 +76,7 @@ def _regions_of(pair: ModelPair, prompts: Sequence[Prompt], names: Collection[st
         if by_ids.setdefault(encoded.ids, located) != located:
             raise InputError(
                 f"fact {prompt.fact.id}, prompt {prompt.name!r} reads as another prompt does and "
-                "has other regions, so that its text does not tell which are meant: leave one out"
+                "has other regions, so that they do not follow from its text: leave one out"
             )
     begin = pair.tokenizer.bos_token_id
 

@@ -59,7 +59,7 @@ class TextReadout(Readout):
     metrics = ("prob",)
 
     tokens: int = 20
-    """How many tokens a text has at most; it ends before where the models' end token stands."""
+    """How many tokens a text has at most; it ends before a token that ends texts."""
     samples: int = 1
     """Texts of each case, under each configuration."""
     temperature: float = 0.0

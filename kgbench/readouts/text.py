@@ -23,7 +23,7 @@ class Text(TextReadout):
     about = "share of written texts that hold some words, match a pattern or are equal to a text"
 
     contains: str = ""
-    """Words that stand in it, capitals as given; by default the answer of each case."""
+    """Words in it, capitals as given; by default the answer of each case."""
     pattern: str = ""
     """A regular expression of Python that matches somewhere in it, such as `(?i)sorry|cannot`."""
     exact: str = ""
@@ -38,15 +38,15 @@ class Text(TextReadout):
                 several properties are asked for.
         """
         super().__post_init__()
-        given = {name: getattr(self, name) for name in ("contains", "pattern", "exact")}
-        for name, value in given.items():
+        properties = {name: getattr(self, name) for name in ("contains", "pattern", "exact")}
+        for name, value in properties.items():
             if not isinstance(value, str):
                 raise InputError(f"readout {self.name!r}: {name} is one text, not {value!r:.80}")
-        asked = [name for name, value in given.items() if value]
-        if len(asked) > 1:
+        chosen = [name for name, value in properties.items() if value]
+        if len(chosen) > 1:
             raise InputError(
-                f"readout {self.name!r}: {' and '.join(asked)} are two properties: give one, or a "
-                "pattern that says both"
+                f"readout {self.name!r}: {' and '.join(chosen)} are two properties: give one, or a "
+                "pattern for both"
             )
         try:
             regex.compile(self.pattern)
@@ -59,7 +59,7 @@ class Text(TextReadout):
         """The prompt alone.
 
         Raises:
-            InputError: Nothing says what its text is to have.
+            InputError: There is nothing that its text is to have.
         """
         if not (self.contains or self.pattern or self.exact or prompt.target):
             raise InputError(
