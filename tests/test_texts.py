@@ -18,7 +18,7 @@ import kgbench
 from kgbench.cli import command
 from kgbench.data import Prompt
 from kgbench.engine import Budget, Engine, as_model, load_pair
-from kgbench.engine.generation import Noise, _draws, end_tokens, written
+from kgbench.engine.generation import Noise, _draws, end_tokens, write_texts
 from kgbench.engine.plan import make_plan
 from kgbench.engine.treatment import token_treatments
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
@@ -62,7 +62,7 @@ def texts(
     """Texts [prompt][sample]."""
     by_prompt: list[list[str]] = [[] for _ in prompts]
     with pair.answered_by(readout.read):
-        for part in written(pair, graft, prompts, readout, budget or Budget()):
+        for part in write_texts(pair, graft, prompts, readout, budget or Budget()):
             for number, text in zip(part.prompts, part.texts, strict=True):
                 by_prompt[number].append(text)
     return by_prompt

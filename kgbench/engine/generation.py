@@ -41,7 +41,7 @@ class Written:
     """Token rows of the forwards, without the padding of prompts."""
 
 
-def written(
+def write_texts(
     pair: ModelPair,
     graft: Configuration | str,
     prompts: Sequence[Prompt],

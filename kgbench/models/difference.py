@@ -25,7 +25,7 @@ from kgbench.models.loading import (
     read_empty,
     read_model,
     read_tokenizer,
-    settings_of,
+    model_settings,
 )
 from kgbench.models.tensors import added, read_delta
 from kgbench.progress import Progress
@@ -280,7 +280,7 @@ _NAMES = ("_name_or_path", "transformers_version", "dtype", "architectures")
 
 def _settings_apart(base: Checkpoint, finetuned: Checkpoint) -> dict[str, tuple[Any, Any]]:
     """Settings that differ, with the library's default where a file has none."""
-    ours, theirs = settings_of(base), settings_of(finetuned)
+    ours, theirs = model_settings(base), model_settings(finetuned)
     apart = {}
     for name in sorted({*ours, *theirs} - {*_NAMES}):
         if ours.get(name) != theirs.get(name):

@@ -578,7 +578,7 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
     """
     if other.is_adapter:
         return  # its configuration is the recipient's
-    ours, theirs = settings_of(recipient), settings_of(other)
+    ours, theirs = model_settings(recipient), model_settings(other)
     by_length = any(kind in str(ours.get("rope_parameters")) for kind in _BY_LENGTH)
     promised = ["max_position_embeddings"] if by_length else []
     for key in (*_CONFIG_KEYS, *promised):
@@ -600,7 +600,7 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
         )
 
 
-def settings_of(place: Place) -> Mapping[str, Any]:
+def model_settings(place: Place) -> Mapping[str, Any]:
     """A configuration with the default values, which a file may leave out."""
     if isinstance(place, HeldModel):
         return place.config

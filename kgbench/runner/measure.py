@@ -22,7 +22,7 @@ from kgbench.engine import Answers, Engine, Plan
 from kgbench.engine.batch_rows import plain
 from kgbench.engine.edits import Treatment
 from kgbench.engine.engine import choosing
-from kgbench.engine.generation import written
+from kgbench.engine.generation import write_texts
 from kgbench.engine.site_sets import all_sites, graft_sites, site_costs, site_treatments
 from kgbench.engine.treatment import graft_treatments, misfit
 from kgbench.errors import InputError, NotApplicableError
@@ -262,7 +262,7 @@ def shares(
                     "--readout, or dynamic_graft"
                 )
         having = np.zeros(len(prompts))
-        for part in written(job.pair, graft, prompts, readout, job.engine.budget):
+        for part in write_texts(job.pair, graft, prompts, readout, job.engine.budget):
             cost["forwards"] += part.forwards
             cost["token_rows"] += part.token_rows
             for number, text in zip(part.prompts, part.texts, strict=True):

@@ -85,14 +85,14 @@ def name_prior(counts: Sequence[int]) -> Estimate:
     return hit_rate(sum(counts[:5]), sum(counts))
 
 
-class Better(NamedTuple):
+class BetterModel(NamedTuple):
     """The better of the base and the finetuned model on a metric, and its mean."""
 
     model: Literal["base", "finetuned model"]
     mean: Estimate
 
 
-def better(base: Estimate, donor: Estimate, metric: str) -> Better:
+def better_model(base: Estimate, donor: Estimate, metric: str) -> BetterModel:
     """The better of the base and the finetuned model; the latter where they are equal.
 
     Args:
@@ -101,8 +101,8 @@ def better(base: Estimate, donor: Estimate, metric: str) -> Better:
         metric: One of METRICS.
     """
     if is_loss((donor.value or 0.0) - (base.value or 0.0), metric):
-        return Better("base", base)
-    return Better("finetuned model", donor)
+        return BetterModel("base", base)
+    return BetterModel("finetuned model", donor)
 
 
 def is_loss(gain: float, metric: str) -> bool:
@@ -135,7 +135,7 @@ def is_blunt(counts: Sequence[int], metric: str, better: Estimate, limited: bool
 class Priors:
     """The priors of a run, and what its models have."""
 
-    models: Mapping[str, Mapping[str, Better]]
+    models: Mapping[str, Mapping[str, BetterModel]]
     """The better one, by prompt and metric."""
     answers: Mapping[str, Sequence[int]]
     """By prompt, see `answer_counts`; empty of earlier records."""
@@ -214,10 +214,10 @@ class Priors:
 
 def priors_of(record: Record) -> Priors:
     """The priors of a record."""
-    return Priors(models_of(record.rows), record.answers or {}, record.identity.limited)
+    return Priors(better_models(record.rows), record.answers or {}, record.identity.limited)
 
 
-def models_of(rows: Iterable[Row]) -> Mapping[str, Mapping[str, Better]]:
+def better_models(rows: Iterable[Row]) -> Mapping[str, Mapping[str, BetterModel]]:
     """The better of base and finetuned model, by prompt and metric."""
     bases, models = {}, {}
     for row in rows:
@@ -226,7 +226,7 @@ def models_of(rows: Iterable[Row]) -> Mapping[str, Mapping[str, Better]]:
         elif row.graft == "SFT":
             base, by_metric = bases[row.prompt], {}
             for metric in METRICS:
-                by_metric[metric] = better(base.estimate(metric), row.estimate(metric), metric)
+                by_metric[metric] = better_model(base.estimate(metric), row.estimate(metric), metric)
             models[row.prompt] = by_metric
     return models
 

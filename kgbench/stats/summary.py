@@ -54,11 +54,11 @@ from kgbench.stats.contrast import contrast_recovery, group_contrast
 from kgbench.stats.intervals import WEAK, Array, difference, mean, median, standard_errors
 from kgbench.stats.prior import (
     LADDER,
-    Better,
+    BetterModel,
     Priors,
     answer_counts,
-    better,
-    models_of,
+    better_model,
+    better_models,
     name_prior,
     priors_of,
 )
@@ -176,7 +176,7 @@ def summarize(
             for label, budget in budgets.items():
                 points.append(CurvePoint(budget=budget, recovery=recovery(scores, label)))
             curves[name] = Curve(points=tuple(points), area=curve_area(scores, budgets))
-    doubts = Priors(models_of(rows), answers, limited).doubts(metric)
+    doubts = Priors(better_models(rows), answers, limited).doubts(metric)
     cases = [row for row in rows if not row.prompt.endswith(CONTROLS)]
     sentence = verdict(cases, metric, curves, doubts)
     baselines = {"name_prior": priors} if priors else {}
@@ -201,7 +201,7 @@ def _contrasts(
     return by_prompt or None
 
 
-def _models(prompts: Sequence[PromptColumns]) -> Iterator[tuple[str, dict[str, Better]]]:
+def _models(prompts: Sequence[PromptColumns]) -> Iterator[tuple[str, dict[str, BetterModel]]]:
     """By prompt, the better model on each of the metrics among which one is taken."""
     for prompt in prompts:
         models = {}
@@ -209,7 +209,7 @@ def _models(prompts: Sequence[PromptColumns]) -> Iterator[tuple[str, dict[str, B
             scores = prompt.scores(metric)
             support = support_of(scores.values(), metric)
             base, donor = (mean(scores[graft], support).rounded() for graft in ("PRE", "SFT"))
-            models[metric] = better(base, donor, metric)
+            models[metric] = better_model(base, donor, metric)
         yield prompt.name, models
 
 
