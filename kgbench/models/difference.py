@@ -22,10 +22,10 @@ from kgbench.models.checkpoints import Checkpoint, Stored, stored_tensors
 from kgbench.models.family_map import Slots, family_in, output_width
 from kgbench.models.loading import (
     adapted_donor,
+    model_settings,
     read_empty,
     read_model,
     read_tokenizer,
-    model_settings,
 )
 from kgbench.models.tensors import added, read_delta
 from kgbench.progress import Progress

@@ -226,7 +226,9 @@ def better_models(rows: Iterable[Row]) -> Mapping[str, Mapping[str, BetterModel]
         elif row.graft == "SFT":
             base, by_metric = bases[row.prompt], {}
             for metric in METRICS:
-                by_metric[metric] = better_model(base.estimate(metric), row.estimate(metric), metric)
+                by_metric[metric] = better_model(
+                    base.estimate(metric), row.estimate(metric), metric
+                )
             models[row.prompt] = by_metric
     return models
 
