@@ -124,7 +124,7 @@ OPENING = re.compile(
 """What a guide begins with: what is asked and what comes of it."""
 
 
-@pytest.mark.parametrize("name", sorted({*GUIDES} - {"readouts"}))
+@pytest.mark.parametrize("name", sorted(GUIDES))
 def test_a_guide_begins_with_a_command_and_its_output(name: str) -> None:
     """Nothing stands between its title, what is typed, and what is printed; and words are explained
     where a reader meets them first, by a link to the glossary.
@@ -133,7 +133,7 @@ def test_a_guide_begins_with_a_command_and_its_output(name: str) -> None:
     assert "](../glossary.md" in GUIDES[name]
 
 
-RUN_BY_THEMSELVES = {"sweeps", "test-a-finetune", "what-changed", "readouts"}
+RUN_BY_THEMSELVES = {"sweeps", "test-a-finetune", "what-changed"}
 """Guides of which other tests hold the opening."""
 ELSEWHERE = {
     "lm-eval": "installs a package",

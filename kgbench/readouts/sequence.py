@@ -16,11 +16,11 @@ class WholeText(Readout):
     """All tokens of the answer, each read after the prompt and the tokens before it.
 
     `logprob` is the log-probability of the whole text (nats), and a rank of 1 means that greedy
-    decoding gives it. Its tokens are treated as the last token of the prompt is: they are LT.
+    decoding gives it. Its tokens are in LT, and in no other region.
     """
 
     name = "sequence"
-    about = "log-probability of a text of any length, its tokens treated as the last one"
+    about = "log-probability of a text of any length, its tokens are in LT"
 
     text: str = ""
     """The text; by default the answer of each case."""
