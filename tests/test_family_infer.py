@@ -389,7 +389,7 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (None, "config.json does not read"),
         ("{", "does not read"),
-        ("[]", "names no model_type"),
+        ("[]", "holds no object"),
         ('{"model_type": "nothing_known"}', "no small model of type 'nothing_known'"),
         (
             '{"model_type": "mixtral"}',

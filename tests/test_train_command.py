@@ -243,7 +243,7 @@ def test_unfinished_and_broken_ones(copied: Path) -> None:
     before = card.read_text("utf-8")
     for text, told in (
         ("{}", "name: Field required"),
-        ("[1]", "the whole: "),
+        ("[1]", "holds no object"),
         ("{", "does not read as JSON"),
         ("[" * 100_000, "JSON"),
     ):
