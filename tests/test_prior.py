@@ -133,6 +133,16 @@ def test_few_answers_take_another_metric() -> None:
     assert "LT carries" in better.verdict and better.verdict.endswith("(top1).")
 
 
+def test_one_answer_to_all_prompts() -> None:
+    """One edited fact in several wordings, or one behaviour: no frequency is guessed, so something is
+    concluded, and whether the answer is given to anything else is left to controls, by a remark.
+    """
+    record = few_answers([20], donor=1.0)
+    assert "carries" in record.verdict
+    (line,) = priors_of(record).remarks(record.metric)
+    assert "one answer to all 20 prompts" in line and "controls" in line
+
+
 def test_a_donor_that_knows_the_frequencies_only() -> None:
     """It is not said to have learned anything, on any metric."""
     record = few_answers(TOWNS, 0.2)

@@ -30,6 +30,7 @@ from kgbench.records import ReadoutRef
 from kgbench.report.site_maps import drawing
 from kgbench.runner import load_prompts
 from kgbench.sites import SiteScores
+from kgbench.stats import verdict_of
 
 PAIR = "tiny-llama"
 READOUTS = {
@@ -274,7 +275,9 @@ def test_sites_are_ranked_by_the_cases_alone(cases: Path, tmp_path: Path) -> Non
 
 
 def test_controls_have_a_table_of_their_own(cases: Path, tmp_path: Path) -> None:
-    """Cases that are not to show the behaviour; the data set names what is read."""
+    """Cases that are not to show the behaviour; the data set names what is read. The sentence is of
+    the others, as it is stored and as it is made of a record.
+    """
     run = kgbench.evaluate(
         PAIR, dataset=cases, grafts="TRIGGER,LT", output_dir=tmp_path, progress=False
     )
@@ -287,6 +290,8 @@ def test_controls_have_a_table_of_their_own(cases: Path, tmp_path: Path) -> None
         apart = table[row.graft].logit_diff.value - controls[row.graft].logit_diff.value
         assert row.difference.value == pytest.approx(apart, abs=1e-4)
     assert "cases minus controls" in str(run)
+    assert run.record.verdict == verdict_of(run.record)
+    assert "trigger" in run.record.verdict and "(off)" not in run.record.verdict
     ref = run.record.identity.readout
     assert ref is not None and ref.parameters == {"texts": [" alongside", " with"]}
     for named, wanted in (("foil", InputError), ("first_token", InputError)):

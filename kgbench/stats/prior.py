@@ -23,6 +23,7 @@ import numpy as np
 from kgbench.estimate import Estimate
 from kgbench.numbers import count_text, number_text, value_text
 from kgbench.records import Record, Row
+from kgbench.sites import CONTROLS
 from kgbench.stats.intervals import Array, hit_rate
 from kgbench.stats.scores import (
     DEFAULT_METRIC,
@@ -169,6 +170,13 @@ class Priors:
             other = f"{usual} tells more"
         for name, doubt in self.doubts(metric).items():
             lines.append(f"On {name}, {doubt}, so nothing is concluded from {metric}; {other}.")
+        for name, counts in self.answers.items():
+            is_alone = len(counts) == 1 < sum(counts) and not name.endswith(CONTROLS)
+            if is_alone and f"{name}{CONTROLS}" not in self.models:
+                lines.append(
+                    f"On {name} there is one answer to all {sum(counts)} prompts, and a model may "
+                    "give it to any other too: controls show whether it does (rows of the group off)."
+                )
         return lines
 
     def doubts(self, metric: str) -> Mapping[str, str]:
@@ -198,7 +206,9 @@ class Priors:
 
     @property
     def _asked(self) -> Mapping[str, Sequence[int]]:
-        return {name: counts for name, counts in self.answers.items() if name in self.models}
+        """Answers of prompts that have several: of one alone, frequencies say nothing."""
+        answers = self.answers.items()
+        return {name: counts for name, counts in answers if name in self.models and len(counts) > 1}
 
     def _is_known(self, name: str, metric: str) -> bool:
         """Whether the better model is significantly better than the prior."""

@@ -160,7 +160,8 @@ def summarize(
     metric = check_metric(metric)
     rows: list[Row] = []
     synergies: dict[str, Estimate] = {}
-    priors = {name: name_prior(counts).rounded() for name, counts in answers.items()}
+    several = {name: counts for name, counts in answers.items() if len(counts) > 1}
+    priors = {name: name_prior(counts).rounded() for name, counts in several.items()}
     curves: dict[str, Curve] | None = {} if budgets else None
     for prompt in prompts:
         name, lacking = prompt.name, absent.get(prompt.name, {})
@@ -177,8 +178,7 @@ def summarize(
                 points.append(CurvePoint(budget=budget, recovery=recovery(scores, label)))
             curves[name] = Curve(points=tuple(points), area=curve_area(scores, budgets))
     doubts = Priors(better_models(rows), answers, limited).doubts(metric)
-    cases = [row for row in rows if not row.prompt.endswith(CONTROLS)]
-    sentence = verdict(cases, metric, curves, doubts)
+    sentence = verdict(rows, metric, curves, doubts)
     baselines = {"name_prior": priors} if priors else {}
     contrasts = _contrasts(prompts, metric)
     return Summary(metric, tuple(rows), synergies, baselines, answers, curves, sentence, contrasts)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kgbench.numbers import count_text, figure_text, plain_text, reason_text, share_text, value_text
 from kgbench.records import Curve, Row
-from kgbench.sites import PATHWAYS
+from kgbench.sites import CONTROLS, PATHWAYS
 from kgbench.stats.prior import is_loss
 
 FIRST, SECOND, BOTH, REST = "FE", "LT", "FE+LT", "(FE+LT)^C"
@@ -32,7 +32,7 @@ def verdict(
     numbers.
 
     Args:
-        rows: The rows of the run.
+        rows: The rows of the run; those of controls are left out.
         metric: The metric of the ratios.
         curves: By prompt, recovery at growing budgets, where sites were ranked.
         doubts: By prompt, why nothing follows from its ratios.
@@ -40,6 +40,8 @@ def verdict(
     by_prompt: dict[str, dict[str, Row]] = {}
     absent: dict[str, list[str]] = {}
     for row in rows:
+        if row.prompt.endswith(CONTROLS):
+            continue
         if row.applicable:
             by_prompt.setdefault(row.prompt, {})[row.graft] = row
         else:
