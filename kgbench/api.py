@@ -42,6 +42,7 @@ from kgbench.report.site_maps import drawing
 from kgbench.runner import Pairs, Run, Settings, Spec, check, run_job
 from kgbench.runner.choices import CATALOGUES, KINDS, RUNS, recorded_runs, with_donors
 from kgbench.runner.job import device_map_of, main_device_of
+from kgbench.runner.lookup import idle_donors
 from kgbench.runner.rerun import specification
 from kgbench.runner.sources import sources_of
 from kgbench.runner.spec import RESULTS, Held, own_arguments
@@ -50,7 +51,6 @@ from kgbench.runner.sweeps.plan import StudyPlan, run_study
 from kgbench.runner.sweeps.study import read_study, study_of
 from kgbench.runner.training.finetuning import finetune, learned_little
 from kgbench.runner.training.finetuning_plan import FinetuneSpec
-from kgbench.runner.workload import idle_donors
 from kgbench.sites import RECIPIENT, split_grafts
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-import kgbench.runner.guard as guard
 import kgbench.runner.measure as measure
+import kgbench.runner.third_party_watch as guard
 from kgbench.data import Prompt, load_dataset
 from kgbench.engine.edits import Hook, Values, Write
 from kgbench.engine.treatment import graft_treatments

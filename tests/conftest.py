@@ -75,10 +75,10 @@ def run(capsys: pytest.CaptureFixture[str]) -> Call:
 @pytest.fixture(scope="session", autouse=True)
 def localizers_of_others() -> Iterator[None]:
     """Processes of third-party localizers are forked from one that has imported torch."""
-    from kgbench.runner import third_party
+    from kgbench.runner import third_party_process
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(third_party, "subprocess", forks.module)
+        patch.setattr(third_party_process, "subprocess", forks.module)
         yield
 
 

@@ -36,7 +36,7 @@ HERE = Path(__file__).resolve().parent
 IMPORTED = (
     "kgbench.cli.eval",
     "kgbench.runner.run",
-    "kgbench.runner.third_party",
+    "kgbench.runner.third_party_process",
     "kgbench.testing",
     "matplotlib.pyplot",
     "pytest",

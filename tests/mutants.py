@@ -519,20 +519,24 @@ MUTANTS = (
     ),
     mutant(
         "spans taken where the query does not stand",
-        ("harness/passages.py", "(span[0] + start, span[1] + start)", "(span[0], span[1])"),
+        ("harness/encoded_requests.py", "(span[0] + start, span[1] + start)", "(span[0], span[1])"),
         test="test_lm_eval_model.py",
         only="audited",
     ),
     mutant(
         "later tokens never counted to LT",
-        ("harness/passages.py", "tuple(range(self.lead, len(self.encoded.ids)))", "(self.lead,)"),
+        (
+            "harness/encoded_requests.py",
+            "tuple(range(self.lead, len(self.encoded.ids)))",
+            "(self.lead,)",
+        ),
         test="test_lm_eval_model.py",
         only="audited",
     ),
     mutant(
         "the first of the later tokens treated as LT",
         (
-            "harness/answering.py",
+            "harness/continuation_scores.py",
             "(*a[: p.lead + 1], *b[p.lead + 1 :])",
             "(*a[: p.lead + 2], *b[p.lead + 2 :])",
         ),
@@ -541,25 +545,33 @@ MUTANTS = (
     ),
     mutant(
         "scores of a passage begin with the first one's",
-        ("harness/answering.py", "                start = end\n", ""),
+        ("harness/continuation_scores.py", "                start = end\n", ""),
         test="test_lm_eval_model.py",
         only="own_model",
     ),
     mutant(
         "blanks of the context left out of the score",
         (
-            "harness/passages.py",
+            "harness/encoded_requests.py",
             "range(self.lead - len(self.before), self.lead",
             "range(self.lead, self.lead",
         ),
-        ("harness/answering.py", "(*passage.before, *passage.targets)", "passage.targets"),
-        ("harness/answering.py", "end], len(passage.before))", "end], 0)"),
+        (
+            "harness/continuation_scores.py",
+            "(*passage.before, *passage.targets)",
+            "passage.targets",
+        ),
+        ("harness/continuation_scores.py", "end], len(passage.before))", "end], 0)"),
         test="test_lm_eval_model.py",
         only="without_spans",
     ),
     mutant(
         "a method fitted on contexts and continuations",
-        ("harness/passages.py", 'prompt=replace(self.prompt, target="")', "prompt=self.prompt"),
+        (
+            "harness/encoded_requests.py",
+            'prompt=replace(self.prompt, target="")',
+            "prompt=self.prompt",
+        ),
         test="test_lm_eval_methods.py",
     ),
     mutant(
@@ -578,22 +590,26 @@ MUTANTS = (
     ),
     mutant(
         "empty contexts learned from",
-        ("harness/answering.py", "if prompt.text} or bare", "} or bare"),
+        ("harness/continuation_scores.py", "if prompt.text} or bare", "} or bare"),
         test="test_lm_eval_methods.py",
     ),
     mutant(
         "the first query of a context taken",
-        ("harness/passages.py", "context.rfind(query)", "context.find(query)"),
+        ("harness/encoded_requests.py", "context.rfind(query)", "context.find(query)"),
         test="test_lm_eval_requests.py",
     ),
     mutant(
         "spans left out of what tells requests apart",
-        ("harness/passages.py", "context, continuation, spans)", "context, continuation, {})"),
+        (
+            "harness/encoded_requests.py",
+            "context, continuation, spans)",
+            "context, continuation, {})",
+        ),
         test="test_lm_eval_requests.py",
     ),
     mutant(
         "a written BOS taken for a word",
-        ("harness/passages.py", "special[0] = True", "pass"),
+        ("harness/encoded_requests.py", "special[0] = True", "pass"),
         test="test_lm_eval_requests.py",
     ),
     families(

@@ -35,8 +35,8 @@ from kgbench.cli import main
 from kgbench.data import Prompt, load_dataset
 from kgbench.engine import Engine
 from kgbench.errors import InputError, RegionError
-from kgbench.harness.answering import Answering
-from kgbench.harness.passages import Passage, TaskDocument
+from kgbench.harness.continuation_scores import Answering
+from kgbench.harness.encoded_requests import Passage, TaskDocument
 from kgbench.localizers.dynamic_graft import DynamicGraft
 from kgbench.models.encoding import Encoder
 from kgbench.models.pair import ModelPair

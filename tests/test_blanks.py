@@ -12,7 +12,7 @@ from kgbench.analyses import explorer
 from kgbench.analyses.answers import score_prompts
 from kgbench.data import Fact, Prompt
 from kgbench.engine import Engine
-from kgbench.harness.passages import Reader, TaskDocument
+from kgbench.harness.encoded_requests import Reader, TaskDocument
 from kgbench.models.pair import ModelPair
 from kgbench.report import to_text
 from kgbench.report.run_report import record_report

@@ -24,8 +24,8 @@ from kgbench.models.pair import ModelPair
 from kgbench.records import Journal, Record, RecordStore
 from kgbench.runner import Run, Settings, Spec, check, dry_run, load_prompts, run_job
 from kgbench.runner.job import split_facts
+from kgbench.runner.lookup import load_suite
 from kgbench.runner.measure import SiteRanking, counted, mixed
-from kgbench.runner.workload import load_suite
 from kgbench.sites import Site, scored_positions
 from kgbench.sites.configurations import Top, budget_labels
 from kgbench.testing import pico_pair

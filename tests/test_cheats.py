@@ -17,8 +17,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import kgbench.runner.guard as guard
 import kgbench.runner.measure as measure
+import kgbench.runner.third_party_watch as guard
 from kgbench.cli import main
 from kgbench.data import Prompt, load_dataset, load_prompts
 from kgbench.engine import Engine, Treatment, load_pair
@@ -30,7 +30,7 @@ from kgbench.models.pair import ModelPair
 from kgbench.models.renaming import exchanged_answers, renamed_pair
 from kgbench.records import StoredRecord, read_record
 from kgbench.runner import Settings, Spec, remote, run_job
-from kgbench.runner.remote import (
+from kgbench.runner.third_party_answers import (
     Reply,
     Stage,
     Writer,
@@ -39,7 +39,7 @@ from kgbench.runner.remote import (
     replies_in,
     reply_of,
 )
-from kgbench.runner.third_party import DECLARED, Method
+from kgbench.runner.third_party_process import DECLARED, Method
 from kgbench.sites import parse_graft
 from kgbench.testing import pico_pair
 from kgbench.testing.laws import names_and_answers_do_not_matter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgbench.runner.workload import load_suite
+from kgbench.runner.lookup import load_suite
 from kgbench.sites import parse_graft
 from kgbench.sites.configurations import Top, budget_labels, canonical, configurations, parse_top
 

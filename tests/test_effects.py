@@ -18,8 +18,8 @@ from kgbench.report import to_text
 from kgbench.report.run_report import record_report
 from kgbench.sites import CONFIGURATIONS
 from kgbench.stats import METRICS, hit_rate, mean, necessity, recovery, score, sufficiency
+from kgbench.stats.answer_frequency import name_prior
 from kgbench.stats.intervals import WEAK, rate_interval, standard_errors
-from kgbench.stats.prior import name_prior
 from kgbench.stats.ratios import COMPLEMENTS, gain, synergy
 from kgbench.stats.summary import summarize
 from kgbench.stats.verdict_sentence import verdict

@@ -26,7 +26,7 @@ from kgbench.records import RecordStore, read_record
 from kgbench.runner import Pairs, Settings, Spec, check, measure, run_job
 from kgbench.runner.run import compute_job
 from kgbench.runner.sources import Sources
-from kgbench.runner.third_party import Method, _formats, method_of
+from kgbench.runner.third_party_process import Method, _formats, method_of
 
 FEW = ("--model", "tiny-gpt2", "--limit", "4", "--prompt", "headline")
 HEADS = {
@@ -413,7 +413,7 @@ def test_what_a_process_gives_is_what_it_computed() -> None:
 def waiting(folder: Path, file: str) -> subprocess.Popen[bytes]:
     """A process that has made the localizer, which hangs once a file is there."""
     code = (
-        "from kgbench.runner.third_party import method_of; from kgbench.runner import Spec, check;"
+        "from kgbench.runner.third_party_process import method_of; from kgbench.runner import Spec, check;"
         " method_of(check(Spec(model='tiny-gpt2', localizer='made.py:Made')))"
     )
     parent = forks.Popen(

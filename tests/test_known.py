@@ -1,161 +1,169 @@
-"""Records found again without loading their models: what a note of an identity depends on."""
+"""What results are held against is what the loaded pairs say, and the published schemas are the
+records' own.
+"""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
+import write_known
+from submissions import result, sent
 
-from kgbench.runner import Run, Settings, Spec, known_run, run_job
-from kgbench.runner.known import files_state
-from kgbench.runner.sources import Sources
+from kgbench.cli import main
+from kgbench.data import builtin_prompts
+from kgbench.engine import load_pair
+from kgbench.engine.site_sets import all_sites, graft_sites
+from kgbench.leaderboard.entries import schemas
+from kgbench.leaderboard.known import known, own_facts, planted_sites, shipped_sites
+from kgbench.models import DTYPE_NAMES, catalog
+from kgbench.runner import load_prompts
+from kgbench.sites import parse_graft
 
-ROOT = Path(__file__).parent.parent
-LATER_NS = 10_000_000_000
-
-
-@pytest.fixture(autouse=True)
-def settled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Files of tests are new; here they count as settled. Notes have a folder of their own."""
-    monkeypatch.setattr("kgbench.runner.known.FRESH_NS", -LATER_NS)
-    cache = tmp_path / "cache"
-    monkeypatch.setattr("platformdirs.user_cache_path", lambda *of, **options: cache)
+SHIPPED = json.loads(write_known.KNOWN.read_text("utf-8"))
+PAIRS = [*catalog.shipped(), *catalog.with_fetched_base(), *catalog.plants()]
 
 
-@pytest.fixture
-def spec(folders: Mapping[str, Path], tmp_path: Path) -> Spec:
-    """A small job on checkpoints of its own, which may be changed."""
-    for part in ("recipient", "sft"):
-        shutil.copytree(folders[part], tmp_path / part)
-    return Spec(
-        recipient=str(tmp_path / "recipient"),
-        donors={"sft": str(tmp_path / "sft")},
-        dataset="fake_movies_fake_actors",
-        prompts=("headline",),
-        limit=4,
+def as_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", [*catalog.shipped(), *catalog.plants_in_shipped_pairs()])
+def test_hashes_are_those_of_the_loaded_pair(name: str) -> None:
+    """Weights in single precision, tokenizer, places, regions and changed weights; after a change,
+    run tests/write_known.py.
+    """
+    pair = load_pair(name)
+    told = SHIPPED["pairs"][name]
+    assert told["weights"]["float32"] == dict(pair.weight_hashes)
+    assert told["tokenizer"] == pair.tokenizer_hash
+    assert list(told["weights"]) == list(DTYPE_NAMES)
+
+
+def test_all_of_one_pair_is_as_written() -> None:
+    """The whole of a plant's facts, and the file as the script writes it."""
+    name = "tiny-gemma.one-0"
+    assert as_json(write_known.pair_facts(name)) == SHIPPED["pairs"][name]
+    assert list(SHIPPED["pairs"]) == PAIRS
+    assert write_known.KNOWN.read_text("utf-8") == write_known.text(SHIPPED)
+
+
+def test_answers_are_those_of_the_models() -> None:
+    """What recipient and donor of a plant answer, by a run of it; log-probabilities to three
+    digits.
+    """
+    name = "tiny-gemma.one-0"
+    made = write_known.answers(name)
+    shipped = write_known.read_answers()
+    for prompt, told in shipped[name].items():
+        for key, values in told.items():
+            assert made[prompt][key] == pytest.approx(values, abs=0.002)
+    assert list(shipped) == PAIRS
+
+
+def test_methods_suites_and_versions_are_as_written() -> None:
+    """Everything but the pairs, which take a while."""
+    from kgbench.leaderboard.boards.cost import SUITES
+    from kgbench.localizers import describe, names
+
+    builtin = [name for name in names() if describe()[name]["from"] == "kgbench"]
+    assert {name: write_known.localizer_facts(name) for name in builtin} == SHIPPED["localizers"]
+    assert {name: write_known.suite_configurations(name) for name in SUITES} == SHIPPED["suites"]
+    assert (SHIPPED["metric_version"], SHIPPED["ranking_version"]) == (
+        write_known.METRIC_VERSION,
+        write_known.RANKING_VERSION,
     )
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(output_dir=tmp_path / "runs", device="cpu")
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", catalog.plants_in_shipped_pairs())
+def test_planted_sites_are_the_engine_s(name: str) -> None:
+    """The truth of every shipped plant, without a model: the sites that the engine grafts, for the
+    plant and for its decoy.
+    """
+    pair, entry = load_pair(name), catalog.entry(name)
+    prompts = load_prompts(name, ["headline", "qa"], limit=6)
+    sites = shipped_sites(known().pairs[name], ("headline", "qa"))
+    assert sites == all_sites(pair, prompts)
+    assert sites is not None
+    for expression in filter(None, (entry.plant, entry.decoy)):
+        graft = parse_graft(expression)
+        assert planted_sites(sites, graft) == graft_sites(pair, prompts, graft)
 
 
-@pytest.fixture
-def run(spec: Spec, settings: Settings) -> Run:
-    """The job's first run."""
-    return run_job(spec, settings)
+EXPRESSIONS = (
+    "LT",
+    "FE+LT:o",
+    "FE^C",
+    "(FE+LT)^C:ffn@1",
+    "P",
+    "ALL:emb",
+    "ALL; LT:o=recipient",
+    "NONE",
+    "FE:attn; ALL:ln@first_half",
+)
 
 
-def in_place(path: Path) -> None:
-    """Other bytes of the same number, the time of the last change put back."""
-    before, content = path.stat(), bytearray(path.read_bytes())
-    content[-1] ^= 1
-    with path.open("r+b") as file:
-        file.write(content)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+@pytest.mark.parametrize("name", ["tiny-gemma", "tiny-gpt2"])
+def test_sites_of_other_grafts_are_the_engine_s(name: str, expression: str) -> None:
+    """Nor only of plants: unions, complements, terms that win over others."""
+    pair = load_pair(name)
+    prompts = load_prompts(name, ["qa"], limit=3)
+    sites = shipped_sites(known().pairs[name], ("qa",))
+    assert sites is not None
+    graft = parse_graft(expression)
+    assert planted_sites(sites, graft) == graft_sites(pair, prompts, graft)
 
 
-def replaced(path: Path) -> None:
-    """Another file of the same size and time in its place."""
-    before = path.stat()
-    other = path.with_name("other")
-    other.write_bytes(path.read_bytes()[:-1] + b"?")
-    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
-    other.replace(path)
+def test_only_names_of_the_catalog_are_looked_up(tmp_path: Path) -> None:
+    """A pair's name in a submission is never taken for a path."""
+    for name in ("../x", str(tmp_path), ".", "zoo:tiny-gemma", ""):
+        assert own_facts(name) is None
+    assert set(known().pairs) == set(PAIRS)
+    assert all(set(pair.regions) <= set(builtin_prompts()) for pair in known().pairs.values())
 
 
-def longer(path: Path) -> None:
-    with path.open("ab") as file:
-        file.write(b" ")
+# ------------------------------------------------------------------------------------- JSON Schemas
 
 
-def beside(path: Path) -> None:
-    path.with_name("tokenizer.model").write_bytes(b"")
+def validators() -> Iterator[tuple[str, Any]]:
+    for name in schemas():
+        schema = json.loads((write_known.SCHEMAS / f"{name}.schema.json").read_text("utf-8"))
+        jsonschema.Draft202012Validator.check_schema(schema)
+        yield name, jsonschema.Draft202012Validator(schema)
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-@pytest.mark.parametrize("part", ["recipient", "sft"])
-@pytest.mark.parametrize("change", [in_place, replaced, longer, beside, Path.touch, Path.unlink])
-def test_every_change_of_a_file_counts(
-    spec: Spec, tmp_path: Path, change: Callable[[Path], None], part: str, name: str
-) -> None:
-    """Files as they were have one state, and no changed file is taken for the old one."""
-    before = files_state(Sources.of(spec))
-    assert before is not None and before == files_state(Sources.of(spec))
-    path = tmp_path / part / name
-    if path.exists():
-        change(path)
-        assert files_state(Sources.of(spec)) not in (None, before)
+def test_the_published_schemas_are_current() -> None:
+    """After a change of a record's fields, run tests/write_known.py."""
+    for name, text in schemas().items():
+        assert (write_known.SCHEMAS / f"{name}.schema.json").read_text("utf-8") == f"{text}\n"
 
 
-def test_fresh_files_have_no_state(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that has just changed may change again without a sign of it."""
-    monkeypatch.undo()
-    assert files_state(Sources.of(spec)) is None
-    assert files_state(Sources.of(spec), time.time_ns() + LATER_NS) is not None
+def test_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """`kgbench validate --schema NAME` gives the published text, and nothing else."""
+    for name in schemas():
+        assert main(["validate", "--schema", name]) == 0
+        assert capsys.readouterr().out == (write_known.SCHEMAS / f"{name}.schema.json").read_text(
+            "utf-8"
+        )
+    assert main(["validate", "--schema", "recrod"]) == 2
 
 
-def test_a_run_is_known_by_what_its_identity_follows_from(
-    run: Run, spec: Spec, settings: Settings
-) -> None:
-    """The same job is known, on another metric too; another one is not."""
-    known = known_run(spec, settings)
-    assert known is not None and known.reused
-    assert (known.record, known.path) == (run.record, run.path)
-    other = known_run(replace(spec, metric="mrr"), settings)
-    assert other is not None and (other.record.id, other.record.metric) == (run.record.id, "mrr")
-    for changes in ({"limit": 3}, {"seed": 1}, {"dtype": "float64"}, {"prompts": ("qa",)}):
-        assert known_run(replace(spec, **changes), settings) is None
-    shutil.rmtree(run.path)
-    assert known_run(spec, settings) is None
-
-
-def test_changed_weights_are_computed_anew(run: Run, spec: Spec, settings: Settings) -> None:
-    """A run on weights that changed is another one, and is known itself from then on."""
-    weights = Path(spec.donors["sft"]) / "model.safetensors"
-    in_place(weights)
-    assert known_run(spec, settings) is None
-    second = run_job(spec, settings)
-    assert not second.reused and second.record.id != run.record.id
-    known = known_run(spec, settings)
-    assert known is not None and known.record.id == second.record.id
-
-
-def test_a_damaged_note_is_none(run: Run, spec: Spec, settings: Settings, tmp_path: Path) -> None:
-    """What cannot be read is computed, or found by loading the models."""
-    (note,) = (tmp_path / "cache" / "known").iterdir()
-    for text in ("", "one two three", note.read_text().replace(" ", "0 ")):
-        note.write_text(text)
-        assert known_run(spec, settings) is None
-    assert run_job(spec, settings).reused and known_run(spec, settings) is not None
-
-
-def test_a_known_run_loads_no_torch(
-    run: Run, spec: Spec, settings: Settings, tmp_path: Path
-) -> None:
-    """`kgbench eval` of a known run shows its table without the libraries that compute."""
-    line = [
-        *("eval", "--recipient", str(spec.recipient), "--donor", f"sft={spec.donors['sft']}"),
-        *("--dataset", str(spec.dataset), "--prompt", "headline", "--limit", "4"),
-        *("--device", "cpu", "--output-dir", str(settings.output_dir)),
-    ]
-    code = (
-        "import sys, pathlib, platformdirs\nfrom kgbench.cli import main\n"
-        "from kgbench.runner import known\n"
-        f"known.FRESH_NS = {-LATER_NS}\ncache = pathlib.Path({str(tmp_path / 'cache')!r})\n"
-        "platformdirs.user_cache_path = lambda *of, **options: cache\nmain(sys.argv[1:])\n"
-        "print('loaded:', *{'torch', 'transformers', 'scipy.stats'} & {*sys.modules})"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *line], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    assert "computed before: this run computed nothing" in done.stdout
-    assert done.stdout.endswith("loaded:\n")
+def test_entries_are_of_the_published_schemas() -> None:
+    """What is written validates against what is published, and what is changed does not."""
+    entry, found = sent(result()), dict(validators())
+    entry.verify()
+    for name in ("record", "submission", "verification"):
+        content = entry.documents[f"{name}.json"]
+        found[name].validate(content)
+        for key in list(content):
+            if key in found[name].schema["required"]:
+                assert not found[name].is_valid({k: v for k, v in content.items() if k != key})
+        assert not found[name].is_valid({**content, "more": 1})

@@ -19,8 +19,8 @@ from whole_donors import part_of
 import kgbench
 from kgbench.errors import GraftSyntaxError, InputError, KgbenchError, RegionError, UnknownNameError
 from kgbench.harness import tasks_path
+from kgbench.harness.encoded_requests import TaskDocument
 from kgbench.harness.model import KgbenchLM
-from kgbench.harness.passages import TaskDocument
 from kgbench.records import Record
 
 LIMIT = 20

@@ -11,8 +11,8 @@ from lm_eval_runs import answers, ours, samples
 import kgbench
 from kgbench import localizers
 from kgbench.errors import NotApplicableError
+from kgbench.harness.encoded_requests import TaskDocument
 from kgbench.harness.model import KgbenchLM
-from kgbench.harness.passages import TaskDocument
 from kgbench.records import Record
 
 GRAFTS = ("FE", "LT", "FE+LT", "FE^C", "ALL")

@@ -15,9 +15,9 @@ import pytest
 import torch
 from lm_eval_runs import NAMES, TOKENIZERS, ours, request, samples, stock
 
+from kgbench.harness.encoded_requests import TaskDocument
 from kgbench.harness.metrics import TokenScore
 from kgbench.harness.model import KgbenchLM
-from kgbench.harness.passages import TaskDocument
 
 TASKS = ["mine", "question"]
 CLOSE = 1e-4

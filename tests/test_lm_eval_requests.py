@@ -15,9 +15,9 @@ import torch
 from lm_eval_runs import NAMES, TOKENIZERS, ours, request, samples, stock
 
 from kgbench.errors import InputError, RegionError
+from kgbench.harness.encoded_requests import TaskDocument
 from kgbench.harness.metrics import TokenScore
 from kgbench.harness.model import KgbenchLM
-from kgbench.harness.passages import TaskDocument
 
 Checkpoints = Callable[[str], dict[str, Path]]
 families = pytest.mark.parametrize("family", TOKENIZERS)

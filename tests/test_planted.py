@@ -21,7 +21,7 @@ from kgbench.report import to_text
 from kgbench.report.run_report import record_report
 from kgbench.runner import Pairs, Run, Settings, Spec, load_prompts, run_job
 from kgbench.runner.job import split_facts
-from kgbench.runner.workload import planted_models
+from kgbench.runner.lookup import planted_models
 from kgbench.sites import Site, block_of, parse_graft
 from kgbench.stats.ranking_quality import average_precision, chance_precision
 from kgbench.stats.summary import _pathway

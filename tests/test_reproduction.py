@@ -47,10 +47,10 @@ from kgbench.paper.reproduction import answer_of
 from kgbench.records import RecordStore
 from kgbench.report import to_text
 from kgbench.runner import Settings, Spec
+from kgbench.runner.lookup import load_suite
 from kgbench.runner.training.finetuning import finetune
 from kgbench.runner.training.finetuning_plan import Supplement, plan_finetuning
 from kgbench.runner.training.recipes import finetuning_recipe
-from kgbench.runner.workload import load_suite
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import configurations
 from kgbench.zoo.tiny_pairs import pretraining_movies, recipe

@@ -23,10 +23,10 @@ from kgbench.records import Record, RecordStore, SiteScore, StoredRecord
 from kgbench.records.identity import identity_differences
 from kgbench.runner import Settings, Spec, run_job
 from kgbench.runner.job import job_configurations
+from kgbench.runner.lookup import load_suite
 from kgbench.runner.rerun import _suite_of, job_of, sample_facts, specification
 from kgbench.runner.sources import Sources
-from kgbench.runner.workload import load_suite
-from kgbench.stats.repetition import Repeated, repeated, repeated_map
+from kgbench.stats.rerun_comparison import Repeated, repeated, repeated_map
 
 CPU = Settings(device="cpu")
 

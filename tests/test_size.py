@@ -142,6 +142,46 @@ def test_out_of_memory_halves_a_forward(executor: str) -> None:
         assert [chunk.token_rows for chunk in engine.run(plan)] == engine.sizes(plan)
 
 
+class SmallHead(SmallDevice):
+    """A device without room for the logits of more than a few tokens."""
+
+    def __init__(self, vocabulary: int, most: int) -> None:
+        super().__init__(most * vocabulary)
+        self.vocabulary = vocabulary
+
+    def __torch_dispatch__(
+        self, call: Any, types: Any, given: Sequence[Any] = (), options: Mapping[str, Any] = {}
+    ) -> Any:
+        result = call(*given, **options)
+        is_logits = isinstance(result, torch.Tensor) and result.shape[-1:] == (self.vocabulary,)
+        if is_logits and result.numel() > self.most:
+            raise torch.OutOfMemoryError("out of memory")
+        return result
+
+
+@pytest.mark.parametrize("executor", ["packed", "rows"])
+def test_a_long_prompt_is_not_what_had_no_room(executor: str) -> None:
+    """A prompt that is a forward by itself, however many rows one may have, keeps no others from
+    smaller forwards.
+    """
+    pair, prompts = pico_pair("llama"), load_prompts("tiny_movies", ["headline"], limit=8)
+    long = replace(prompts[0], text=" ".join([prompts[0].text] * 6), spans={})
+    rows = len(pair.encode(long))
+    engine = Engine(pair, executor, Budget(rows))
+    plan = engine.plan([long, *prompts], ["PRE"])
+    assert max(engine.sizes(plan)) == rows
+    expected = Engine(pair, executor).logits(plan)
+    with (
+        SmallHead(pair.recipient.config.vocab_size, 2),
+        pytest.warns(UserWarning, match="ran out of memory"),
+    ):
+        chunks = list(engine.run(plan))
+    answered = torch.cat([chunk.prompt for chunk in chunks])
+    assert sorted(answered.tolist()) == [*range(9)]
+    got = torch.cat([chunk.logits for chunk in chunks])
+    torch.testing.assert_close(got, expected[answered, 0, 0], atol=1e-5, rtol=1e-5)
+
+
 def test_memory_for_nothing_is_an_error() -> None:
     """Where one configuration of a prompt has no room, one line says what to do; other errors of
     torch are not taken for a lack of memory.

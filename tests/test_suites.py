@@ -14,8 +14,8 @@ from kgbench import evaluate
 from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.records import Row
-from kgbench.runner import workload
-from kgbench.runner.workload import load_suite, suites
+from kgbench.runner import lookup
+from kgbench.runner.lookup import load_suite, suites
 from kgbench.sites import parse_graft
 from kgbench.sites.configurations import canonical, configurations
 
@@ -113,9 +113,9 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "their_suites", raising=False)
     importlib.invalidate_caches()
-    workload._suites.cache_clear()
+    lookup._suites.cache_clear()
     yield folder
-    workload._suites.cache_clear()
+    lookup._suites.cache_clear()
 
 
 def test_suites_of_other_packages(theirs: Path) -> None:

@@ -193,6 +193,9 @@ def test_the_share_estimates_the_probability(pair: ModelPair, prompts: list[Prom
         ({"contains": "Sorry"}, " I am sorry.", False),
         ({"pattern": "(?i)sorry|cannot$"}, " I am sorry.", True),
         ({"pattern": "^Sorry"}, " Sorry", False),
+        ({"pattern": "x{s}"}, "x{s}", True),
+        ({"pattern": "x{s}"}, "q s", False),
+        ({"pattern": "o{2}[{]\\{e"}, "foo{{e", True),
         ({"exact": "Sorry."}, " Sorry. \n", True),
         ({"exact": "Sorry."}, " Sorry. No.", False),
     ],
@@ -200,8 +203,8 @@ def test_the_share_estimates_the_probability(pair: ModelPair, prompts: list[Prom
 def test_what_a_text_has(
     asked: dict[str, str], text: str, has: bool, prompts: list[Prompt]
 ) -> None:
-    """Words as they are spelt, a match somewhere, or the whole but for blanks around; by default
-    the answer of the case.
+    """Words as they are spelt, a match somewhere as Python's `re` has it, or the whole but for blanks
+    around; by default the answer of the case.
     """
     assert made(**asked).has(prompts[0], text) is has
     assert made().has(prompts[0], f"x {prompts[0].target}y") and not made().has(prompts[0], "x")
@@ -211,7 +214,7 @@ def test_a_pattern_that_would_take_years_is_refused(prompts: list[Prompt]) -> No
     """Within seconds, in one line that names it."""
     started = time.perf_counter()
     with pytest.raises(
-        InputError, match=r"pattern '\(a\|aa\)\+\$' takes more than 1 s on the text"
+        InputError, match=r"pattern '\(a\|aa\)\+\$' takes more than 1 s, or too much memory, on "
     ):
         made(pattern="(a|aa)+$").has(prompts[0], "a" * 100 + "b")
     assert time.perf_counter() - started < 60
@@ -223,13 +226,16 @@ def test_a_pattern_that_would_take_years_is_refused(prompts: list[Prompt]) -> No
         ({"contains": "a", "exact": "b"}, InputError, "contains and exact are two properties"),
         ({"contains": ["a", "b"]}, InputError, "contains is one text, not "),
         ({"pattern": "(a"}, InputError, "'\\(a' is no regular expression: missing"),
+        ({"pattern": "[[:alpha:]]"}, InputError, "is no regular expression: Possible nested set"),
+        ({"pattern": "(?R)"}, InputError, "is no regular expression: unknown extension"),
         ({"pattern": "(" * 5000 + ")" * 5000}, InputError, "is no regular expression"),
         ({"samples": "3"}, InputError, "3 samples need a temperature: give temperature=1"),
         ({"samples": "0"}, InputError, "samples is a whole number from 1 on, not 0"),
         ({"samples": 2.5}, InputError, "samples is a whole number from 1 on, not 2.5"),
         ({"tokens": "0"}, InputError, "tokens is a whole number from 1 on"),
-        ({"temperature": "-1"}, InputError, "temperature is a number from 0 on"),
-        ({"temperature": "nan"}, InputError, "temperature is a number from 0 on"),
+        ({"temperature": "-1"}, InputError, "temperature is 0 or a number from 1e-06 on"),
+        ({"temperature": "nan"}, InputError, "temperature is 0 or a number from 1e-06 on"),
+        ({"temperature": "1e-39"}, InputError, "temperature is 0 or a number from 1e-06 on"),
         ({"decode": "greedy"}, UnknownNameError, "decode of readout 'text'"),
         ({"stop": "x"}, UnknownNameError, "parameter of readout 'text'"),
     ],

@@ -37,7 +37,7 @@ from kgbench.models import DTYPE_NAMES, catalog
 from kgbench.models.pair import ModelPair
 from kgbench.records import RecordStore
 from kgbench.runner.job import RANKING_VERSION
-from kgbench.runner.workload import load_suite
+from kgbench.runner.lookup import load_suite
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import BEST, REST, budget_labels, configurations
 

@@ -26,7 +26,7 @@ from kgbench.report import Cell, Line, Lines, Report, Table, csv_lines
 from kgbench.runner.spec import Settings, Spec
 from kgbench.sites import BASELINES
 from kgbench.stats import hit_rate, recovery
-from kgbench.stats.prior import answer_counts, guess_text, is_blunt
+from kgbench.stats.answer_frequency import answer_counts, guess_text, is_blunt
 from kgbench.stats.scores import support_of
 from kgbench.stats.summary import means
 

@@ -31,9 +31,9 @@ from kgbench.records import Identity, Record, StoredRecord, canonical_json, read
 from kgbench.records.identity import identity_differences
 from kgbench.report import Cell, Lines, Report, Table
 from kgbench.report.export import differing_parameters
+from kgbench.runner.lookup import check
 from kgbench.runner.spec import INSTALLED, Spec
-from kgbench.runner.third_party import method_of
-from kgbench.runner.workload import check
+from kgbench.runner.third_party_process import method_of
 from kgbench.sites import BASELINES
 from kgbench.stats.intervals import Array
 from kgbench.stats.scores import check_metric

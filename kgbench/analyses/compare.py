@@ -17,7 +17,7 @@ from kgbench.records import Record
 from kgbench.records.identity import Difference, identity_differences
 from kgbench.report import Cell, Column, Dash, Lines, Report, Table
 from kgbench.stats import DEFAULT_METRIC
-from kgbench.stats.prior import priors_of
+from kgbench.stats.answer_frequency import priors_of
 from kgbench.stats.ratios import (
     PairedPrompt,
     area_difference,

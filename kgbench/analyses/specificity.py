@@ -38,10 +38,10 @@ from kgbench.numbers import (
 )
 from kgbench.progress import Progress
 from kgbench.report import Cell, Column, Dash, Report, Table
+from kgbench.runner.lookup import Workload, check, made_localizer
 from kgbench.runner.sources import Sources
 from kgbench.runner.spec import INSTALLED, Settings, Spec
-from kgbench.runner.third_party import isolated
-from kgbench.runner.workload import Workload, check, made_localizer
+from kgbench.runner.third_party_process import isolated
 from kgbench.sites import Graft, parse_graft
 from kgbench.stats.intervals import (
     Array,
@@ -647,8 +647,8 @@ def specificity(
     Raises:
         InputError: Something in the specification is wrong, or the method ranks or draws.
     """
-    from kgbench.runner.guard import blamed
     from kgbench.runner.job import load_job
+    from kgbench.runner.third_party_watch import blamed
 
     spec = replace(spec, grafts=spec.grafts or GRAFTS)
     labels = tuple(dict.fromkeys(["SFT", *(label for label in spec.grafts if label != "PRE")]))

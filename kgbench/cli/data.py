@@ -300,7 +300,7 @@ def _left_out(table: FactTable, beyond: int) -> Iterator[str]:
 def _commands(path: Path, dataset: Dataset, builtin: Mapping[str, object]) -> list[str]:
     """An evaluation of the facts, and a test of it."""
     from kgbench.runner import Spec
-    from kgbench.runner.workload import load_suite
+    from kgbench.runner.lookup import load_suite
 
     # The suite's prompts fit, asked of a data set without its own; else some are to be named.
     fits = dataset.templates or set(load_suite(Spec.suite).prompts) <= set(builtin)

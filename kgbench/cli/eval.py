@@ -105,7 +105,7 @@ def _specs(options: Options) -> list[Spec]:
     Raises:
         InputError: The options cannot be those of a job.
     """
-    from kgbench.runner.workload import load_suite
+    from kgbench.runner.lookup import load_suite
 
     localizers = listed(options["localizer"])
     if not localizers:
@@ -128,7 +128,7 @@ def _specs(options: Options) -> list[Spec]:
 def models_of(options: Options, planted: bool = False) -> tuple[str | None, ...]:
     """Named pairs, `all` for all shipped ones; in a suite of plants, the shipped plants in them."""
     from kgbench.models.catalog import shipped
-    from kgbench.runner.workload import planted_models
+    from kgbench.runner.lookup import planted_models
 
     names = listed(options["model"])
     models: list[str] = []
@@ -148,14 +148,14 @@ def _check_specs(specs: Sequence[Spec]) -> list[str]:
         Warnings about what can be run but hardly is what was meant.
     """
     from kgbench.runner import check
+    from kgbench.runner.lookup import idle_donors, unlearned
     from kgbench.runner.sources import Sources, check_different
-    from kgbench.runner.workload import idle_donors, unlearned
 
     for spec in specs:
         check_different(Sources.of(spec))
     works = list(map(check, specs))
     if len(specs) > 1:
-        from kgbench.runner.third_party import method_of
+        from kgbench.runner.third_party_process import method_of
 
         for work in works:
             method_of(work)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kgbench.report.export import Change
     from kgbench.runner.rerun import Repetition
     from kgbench.runner.spec import Settings
-    from kgbench.stats.repetition import Repeated
+    from kgbench.stats.rerun_comparison import Repeated
 
 PARTS = ("model", "recipient", "donors", "dataset")
 """Options for parts of a run that are elsewhere now."""
@@ -175,7 +175,7 @@ def _check_write(run: Entry, sample: int | None, seed: int | None, tolerance: fl
             too large.
     """
     from kgbench.leaderboard.entries import SAMPLE
-    from kgbench.stats.repetition import TOLERANCES
+    from kgbench.stats.rerun_comparison import TOLERANCES
 
     if run.submission is None:
         raise InputError(

@@ -203,10 +203,17 @@ class Engine:
             yield chunk
 
     def _shrink(self, plan: Plan, error: RuntimeError) -> None:
-        """Halve the token rows of a forward after one of a plan found too little memory."""
-        most = max(self.sizes(plan))
-        smaller = replace(self.budget, tokens=max(1, most // 2))
-        if max(SIZES[self.executor](self.wiring, plan, smaller)) == most:
+        """Halve the token rows of a forward after one of a plan found too little memory.
+
+        A prompt that is larger than the budget is a forward by itself, whatever that is: so rows are
+        halved until some forward is smaller.
+        """
+        sizes = self.sizes(plan)
+        tokens, smaller = min(self.budget.tokens, max(sizes)), self.budget
+        while tokens > 1 and list(SIZES[self.executor](self.wiring, plan, smaller)) == sizes:
+            tokens //= 2
+            smaller = replace(self.budget, tokens=tokens)
+        if list(SIZES[self.executor](self.wiring, plan, smaller)) == sizes:
             raise InputError(
                 f"the memory of the device {str(self.pair.device)!r} is too small for a prompt under "
                 "one configuration: try --dtype bfloat16, or --device-map auto"

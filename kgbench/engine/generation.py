@@ -73,7 +73,9 @@ def write_texts(
     generate: Any = model.generate
     while rows:
         longest = len(ids[rows[0][0]])
-        size = max(1, min(most, budget.tokens // longest, budget.prompts or most))
+        size = max(
+            1, min(most, budget.tokens // (longest + readout.tokens), budget.prompts or most)
+        )
         batch, rows = rows[:size], rows[size:]
         tokens = torch.zeros(len(batch), longest, dtype=torch.int64)
         mask = torch.zeros_like(tokens)

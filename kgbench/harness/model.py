@@ -24,16 +24,16 @@ from tqdm import tqdm
 from kgbench.engine import Budget, Engine
 from kgbench.engine.generation import end_tokens
 from kgbench.errors import InputError
-from kgbench.harness.answering import Answering
 from kgbench.harness.arguments import read_arguments
+from kgbench.harness.continuation_scores import Answering
+from kgbench.harness.encoded_requests import Passage, Reader, TaskDocument
 from kgbench.harness.metrics import TokenScore
-from kgbench.harness.passages import Passage, Reader, TaskDocument
 from kgbench.harness.rows import LOADED, identity
 from kgbench.localizers import InterventionLocalizer, create, fingerprint
 from kgbench.models.pair import ModelPair
 from kgbench.runner import Pairs, Settings
-from kgbench.runner.guard import Watch
 from kgbench.runner.sources import Sources
+from kgbench.runner.third_party_watch import Watch
 from kgbench.version import __version__
 
 DEFAULT_TOKENS = 256

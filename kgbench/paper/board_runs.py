@@ -30,7 +30,7 @@ from kgbench.numbers import duration_text
 from kgbench.progress import Progress
 from kgbench.records import RecordStore, Result, other_versions
 from kgbench.runner import Settings, Spec, check
-from kgbench.runner.known import known_identity, note_identity
+from kgbench.runner.earlier_runs import known_identity, note_identity
 from kgbench.stats.scores import DEFAULT_METRIC
 
 COSTLY = frozenset({"greedy_graft"})

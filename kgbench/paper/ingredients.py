@@ -24,6 +24,7 @@ from kgbench.models.tensors import stored_hash
 from kgbench.paper.figure_specs import KNOWN, Page, Scale, SmallTraining, TinyTraining, Training
 from kgbench.records import write_whole
 from kgbench.runner import Spec
+from kgbench.runner.lookup import load_suite
 from kgbench.runner.training.finetuning_plan import (
     FinetuneSpec,
     FinetuningPlan,
@@ -31,7 +32,6 @@ from kgbench.runner.training.finetuning_plan import (
     plan_finetuning,
 )
 from kgbench.runner.training.recipes import FinetuningRecipe
-from kgbench.runner.workload import load_suite
 from kgbench.zoo.tiny_pairs import (
     Recipe,
     build_identity,

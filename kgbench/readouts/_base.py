@@ -47,6 +47,10 @@ class Readout(ABC):
         """
 
 
+COLDEST = 1e-6
+"""Least temperature but 0: divided by less, logits are no numbers of single precision."""
+
+
 @dataclass(frozen=True)
 class TextReadout(Readout):
     """A property of the texts that a model writes after a prompt.
@@ -84,9 +88,11 @@ class TextReadout(Readout):
                 raise InputError(
                     f"readout {self.name!r}: {name} is a whole number from {least} on, not {value!r}"
                 )
-        if type(self.temperature) not in (int, float) or not 0 <= self.temperature < inf:
+        temperature = self.temperature
+        is_number = type(temperature) in (int, float)
+        if not is_number or not (temperature == 0 or COLDEST <= temperature < inf):
             raise InputError(
-                f"readout {self.name!r}: temperature is a number from 0 on, not "
+                f"readout {self.name!r}: temperature is 0 or a number from {COLDEST:g} on, not "
                 f"{self.temperature!r}"
             )
         if self.samples > 1 and not self.temperature:

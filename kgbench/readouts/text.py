@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from dataclasses import dataclass
 
 import regex
@@ -12,7 +14,19 @@ from kgbench.models.encoding import Encoded, Encoder
 from kgbench.readouts._base import TextReadout
 
 PATIENCE = 1.0
-"""Seconds of the processor for a pattern on one text: some patterns would take years."""
+"""Seconds of the processor for a pattern on one text: some patterns would take years.
+
+So patterns are matched by the package `regex`, which takes a limit, once `re` has accepted them:
+what only `regex` knows, as recursion, is refused.
+"""
+
+_BRACES = re.compile(r"\\N\{[^}]*\}|\\.|\{(?!\d*,?\d*\})", re.DOTALL)
+"""An escape, or a brace that repeats nothing: a literal of `re`, and one of fuzzy matching of `regex`."""
+
+
+def _literal_braces(pattern: str) -> str:
+    """The pattern for `regex`, whose meaning is that of `re`."""
+    return _BRACES.sub(lambda match: r"\{" if match[0] == "{" else match[0], pattern)
 
 
 @dataclass(frozen=True)
@@ -49,8 +63,13 @@ class Text(TextReadout):
                 "pattern for both"
             )
         try:
-            regex.compile(self.pattern)
-        except (regex.error, RecursionError, OverflowError) as error:
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "error"
+                )  # of classes as [[:alpha:]], which both read otherwise
+                re.compile(self.pattern)
+            regex.compile(_literal_braces(self.pattern))
+        except (re.error, regex.error, Warning, RecursionError, OverflowError) as error:
             raise InputError(
                 f"readout {self.name!r}: {self.pattern!r:.80} is no regular expression: {error}"
             ) from error
@@ -79,10 +98,11 @@ class Text(TextReadout):
         if not self.pattern:
             return (self.contains or prompt.target) in text
         try:
-            return regex.search(self.pattern, text, timeout=PATIENCE) is not None
-        except TimeoutError:
+            pattern = _literal_braces(self.pattern)
+            return regex.search(pattern, text, timeout=PATIENCE) is not None
+        except (TimeoutError, MemoryError, RecursionError):
             raise InputError(
                 f"readout {self.name!r}: the pattern {self.pattern!r:.80} takes more than "
-                f"{PATIENCE:g} s on the text {text!r:.80} of fact {prompt.fact.id}; give one without "
+                f"{PATIENCE:g} s, or too much memory, on the text {text!r:.80} of fact {prompt.fact.id}; give one without "
                 "repetitions inside repetitions"
             ) from None

@@ -36,8 +36,8 @@ TEXTS_SCHEMA = pa.schema(
         if field.name in ("prompt", "fact", "graft", "position", "prob")
     ]
 )
-"""Rows of a readout that writes texts: `prob` is the share of them that have what is asked, and there
-are no tokens that are right, nor their ranks."""
+"""Rows of a readout that writes texts: `prob` is the share of texts that meet the criterion; there is
+no target token, and so no rank."""
 
 DERIVED = "prob"
 """exp(logprob), which no file needs to hold."""

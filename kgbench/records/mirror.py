@@ -74,7 +74,7 @@ def _copy_of(url: str) -> Path:
 def mirror_of(folder: Path) -> Mirror | None:
     """The URL that a folder is a copy of; None of a plain folder.
 
-    The mark of a folder outside kgbench's cache is whoever's made the folder, and decides nothing.
+    A mark outside kgbench's cache may be written by anyone, and is ignored.
     """
     try:
         url = str(json.loads((folder / MARK).read_text(encoding="utf-8"))["url"])

@@ -30,9 +30,9 @@ from kgbench.report import (
 )
 from kgbench.report.export import necessity_cell
 from kgbench.stats import verdict_of
+from kgbench.stats.answer_frequency import priors_of
 from kgbench.stats.intervals import smallest_gain, standard_errors
-from kgbench.stats.prior import priors_of
-from kgbench.stats.repetition import Repeated
+from kgbench.stats.rerun_comparison import Repeated
 from kgbench.stats.scores import HITS, ONLY_SHARES
 
 GRAFT_WIDTH = 30

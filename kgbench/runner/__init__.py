@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from kgbench.runner.spec import Settings, Spec
 
 if TYPE_CHECKING:
+    from kgbench.runner.earlier_runs import Run, known_run
     from kgbench.runner.forecast import dry_run
     from kgbench.runner.job import Pairs
-    from kgbench.runner.known import Run, known_run
+    from kgbench.runner.lookup import check, load_prompts, suites
     from kgbench.runner.run import run_job
-    from kgbench.runner.workload import check, load_prompts, suites
 
 __all__ = [
     "Pairs",
@@ -33,12 +33,12 @@ __all__ = [
 _MODULES = {
     "dry_run": "forecast",
     "Pairs": "job",
-    "Run": "known",
-    "known_run": "known",
+    "Run": "earlier_runs",
+    "known_run": "earlier_runs",
     "run_job": "run",
-    "check": "workload",
-    "load_prompts": "workload",
-    "suites": "workload",
+    "check": "lookup",
+    "load_prompts": "lookup",
+    "suites": "lookup",
 }
 
 

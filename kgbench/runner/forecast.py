@@ -30,12 +30,12 @@ from kgbench.runner.job import (
     load_job,
     main_device_of,
 )
+from kgbench.runner.lookup import Workload, check, made_localizer
 from kgbench.runner.measure import GROUP
 from kgbench.runner.run import measure_job
 from kgbench.runner.sources import Sources, checkpoint_folder
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.third_party import isolated
-from kgbench.runner.workload import Workload, check, made_localizer
+from kgbench.runner.third_party_process import isolated
 from kgbench.sites import RECIPIENT
 from kgbench.version import __version__
 

@@ -46,10 +46,10 @@ from kgbench.records import (
     canonical_json,
 )
 from kgbench.records.identity import AFTER_BLANKS, json_differences
-from kgbench.runner.known import files_state
+from kgbench.runner.earlier_runs import files_state
+from kgbench.runner.lookup import Suite, Workload, check, made_localizer
 from kgbench.runner.sources import Sources
 from kgbench.runner.spec import Settings, Spec
-from kgbench.runner.workload import Suite, Workload, check, made_localizer
 from kgbench.sites.configurations import (
     BEST,
     REST,
@@ -259,7 +259,7 @@ class Job:
 
     @property
     def after_blanks(self) -> bool:
-        """Whether the tokenizer keeps the blank before an answer apart, so that it is given."""
+        """Whether the blank before the answer is a token of its own, which then ends the prompt."""
         return any(self.pair.encoded(prompt).blanks for prompt in self.all_prompts)
 
     @cached_property
@@ -454,7 +454,7 @@ def _check_expected(job: Job, parts: Mapping[str, Any]) -> None:
         texts.append(f"{difference.text()} ({next(hints, 'other settings')})")
     if texts:
         raise InputError(
-            "what this record is of is not at hand (field: in the record | here): "
+            "models, facts or settings here differ from those of the record (field: recorded | here): "
             + "; ".join(texts)
         )
 
@@ -466,7 +466,7 @@ def job_configurations(
 
     Args:
         suite: The suite.
-        grafts: In the place of the suite's; none for these.
+        grafts: In place of the suite's; empty for the suite's.
         layers: Of grafts that name none.
         kind: Of the localizer, as is the floor.
         floor: What its grafts are measured from.

@@ -20,15 +20,15 @@ from kgbench.progress import Progress
 from kgbench.readouts import DEFAULT
 from kgbench.records import Journal, Record
 from kgbench.runner.job import Job, Pairs, job_configurations, prepare_job
-from kgbench.runner.remote import ask, declared, request_of
+from kgbench.runner.lookup import check, load_suite, suites
 from kgbench.runner.run import measure_job
 from kgbench.runner.sources import Sources
 from kgbench.runner.spec import Held, Settings, Spec
-from kgbench.runner.third_party import method_of
-from kgbench.runner.workload import check, load_suite, suites
+from kgbench.runner.third_party_answers import ask, declared, request_of
+from kgbench.runner.third_party_process import method_of
 from kgbench.sites import BASELINES
 from kgbench.sites.configurations import parse_top
-from kgbench.stats.repetition import Repeated, repeated
+from kgbench.stats.rerun_comparison import Repeated, repeated
 from kgbench.version import __version__
 
 PAIR = ("dataset", "prompts", "weights", "tokenizer", "dtype")
@@ -247,7 +247,7 @@ def repeat(
 
     A method is fitted and ranks sites on all facts, as in the run; only the sample is measured. One
     of a third party runs in a process of its own, which gets the pair under another name and with
-    exchanged answers and returns treatments or scores of sites (`kgbench.runner.remote`): they are
+    exchanged answers and returns treatments or scores of sites (`kgbench.runner.third_party_answers`): they are
     measured here, on the pair itself.
 
     Args:

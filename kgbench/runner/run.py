@@ -31,9 +31,9 @@ from kgbench.records import (
     measured_on,
 )
 from kgbench.runner.costs import room, weights_bytes
-from kgbench.runner.guard import guarded
+from kgbench.runner.earlier_runs import Run, note_identity, reused
 from kgbench.runner.job import Job, Pairs, device_map_of, load_job
-from kgbench.runner.known import Run, note_identity, reused
+from kgbench.runner.lookup import Workload, check
 from kgbench.runner.measure import (
     GROUP,
     Absent,
@@ -44,7 +44,9 @@ from kgbench.runner.measure import (
     ready,
     run_group,
 )
-from kgbench.runner.remote import (
+from kgbench.runner.sources import note_sources
+from kgbench.runner.spec import Held, Settings, Spec
+from kgbench.runner.third_party_answers import (
     Reply,
     Request,
     answered,
@@ -53,10 +55,8 @@ from kgbench.runner.remote import (
     replies_in,
     request_of,
 )
-from kgbench.runner.sources import note_sources
-from kgbench.runner.spec import Held, Settings, Spec
-from kgbench.runner.third_party import Method, method_of
-from kgbench.runner.workload import Workload, check
+from kgbench.runner.third_party_process import Method, method_of
+from kgbench.runner.third_party_watch import guarded
 from kgbench.sites import parse_graft
 from kgbench.sites.configurations import canonical
 from kgbench.stats import Ground, judged, with_figures, with_planted
@@ -69,7 +69,7 @@ def run_job(
     """Evaluate a localizer, or find that this was done before.
 
     A localizer that is not kgbench's own runs in a process of its own, which gives treatments or
-    scores of sites, and these are measured here (`kgbench.runner.remote`); not so with a pair,
+    scores of sites, and these are measured here (`kgbench.runner.third_party_answers`); not so with a pair,
     facts or a method that the caller holds in memory.
 
     Args:

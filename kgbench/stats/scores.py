@@ -40,7 +40,9 @@ HITS = tuple(name for name in METRICS if name.startswith("top"))
 SUPPORT = dict.fromkeys((*HITS, "mrr", "prob"), (0.0, 1.0))
 """Bounds of each metric; means of others are bounded by those of the prompt's configurations."""
 
-ONLY_SHARES = "texts were written, and their share is the metric prob, the only one"
+ONLY_SHARES = (
+    "the readout writes texts, so that the only metric is prob, the share that meets the criterion"
+)
 """Why other metrics of such rows are undefined."""
 
 Columns = Mapping[str, Array]

@@ -50,9 +50,7 @@ from kgbench.sites.configurations import (
     complements,
     parse_top,
 )
-from kgbench.stats.contrast import contrast_recovery, group_contrast
-from kgbench.stats.intervals import WEAK, Array, difference, mean, median, standard_errors
-from kgbench.stats.prior import (
+from kgbench.stats.answer_frequency import (
     LADDER,
     BetterModel,
     Priors,
@@ -62,6 +60,8 @@ from kgbench.stats.prior import (
     name_prior,
     priors_of,
 )
+from kgbench.stats.contrast import contrast_recovery, group_contrast
+from kgbench.stats.intervals import WEAK, Array, difference, mean, median, standard_errors
 from kgbench.stats.ranking_quality import average_precision, chance_precision
 from kgbench.stats.ratios import (
     COMPLEMENTS,

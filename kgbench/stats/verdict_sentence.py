@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from kgbench.numbers import count_text, figure_text, plain_text, reason_text, share_text, value_text
 from kgbench.records import Curve, Row
 from kgbench.sites import CONTROLS, PATHWAYS
-from kgbench.stats.prior import is_loss
+from kgbench.stats.answer_frequency import is_loss
 
 FIRST, SECOND, BOTH, REST = "FE", "LT", "FE+LT", "(FE+LT)^C"
 BUDGETS = (1.0, 10.0)
@@ -68,10 +68,9 @@ def verdict(
             clauses += _clauses(prompts, did)
     for name, by_graft in sound["took away"].items():
         numbers = _numbers(by_graft, metric)
-        clauses.append(
-            f"on {name} the finetuned model is worse than the base: {numbers} (was that meant, or "
-            "are base and finetuned model swapped?)"
-        )
+        clauses.append(f"on {name} the finetuned model is worse than the base: {numbers}")
+    if sound["took away"]:
+        clauses[-1] += " (was that meant, or are base and finetuned model swapped?)"
     clauses += unsound
     named = []
     for graft, on in absent.items():

@@ -17,7 +17,7 @@ from kgbench.records import NOT_APPLICABLE, Record, Row
 from kgbench.sites import BASELINES, parse_graft
 from kgbench.sites.configurations import canonical
 from kgbench.stats import METRICS
-from kgbench.stats.prior import priors_of
+from kgbench.stats.answer_frequency import priors_of
 from kgbench.testing.decisions import OPERATORS, Decision, conclude
 from kgbench.testing.undecided import note_record
 

@@ -14,7 +14,7 @@ from kgbench.localizers import AbstractLocalizer, check_name, create, fingerprin
 from kgbench.progress import Progress
 from kgbench.records import Record
 from kgbench.runner.rerun import argument_text, localizer_of
-from kgbench.runner.third_party import isolated
+from kgbench.runner.third_party_process import isolated
 from kgbench.testing.laws import Law, laws_of
 from kgbench.testing.pico import PICO_FAMILIES
 from kgbench.testing.trial import Trial

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kgbench.models.pair import ModelPair
     from kgbench.records import Record
     from kgbench.runner import Pairs, Spec
-    from kgbench.runner.guard import Watch
+    from kgbench.runner.third_party_watch import Watch
 
 ONE: Mapping[str, tuple[str, str]] = {
     "model": ("NAME", "Model pair by name, see `kgbench ls models`."),
@@ -225,7 +225,7 @@ class Session:
     @cached_property
     def localizer(self) -> AbstractLocalizer:
         """The method."""
-        from kgbench.runner.workload import check, made_localizer
+        from kgbench.runner.lookup import check, made_localizer
 
         return made_localizer(check(self.spec))
 
@@ -310,7 +310,7 @@ def localizer(pytestconfig: pytest.Config) -> Iterator[AbstractLocalizer]:
 
     Each test is followed by a check (`kgbench.pytest_plugin`); weights are read at the end.
     """
-    from kgbench.runner.guard import Watch
+    from kgbench.runner.third_party_watch import Watch
 
     session = session_of(pytestconfig)
     with in_a_line():

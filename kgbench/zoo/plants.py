@@ -28,9 +28,9 @@ from kgbench.models.placement import usable_device
 from kgbench.models.tensors import DOWN, UP, apply_delta, stored_hash
 from kgbench.progress import Progress, with_progress
 from kgbench.resources import read_toml
-from kgbench.runner.training.builds import Build, versions, write_card
 from kgbench.runner.training.hit_rates import PROMPTS, configuration_hits
 from kgbench.runner.training.model_setup import ATTENTION
+from kgbench.runner.training.resumable_build import Build, versions, write_card
 from kgbench.runner.training.stages import processor_threads
 from kgbench.sites import BLOCKS, Block, parse_graft
 from kgbench.zoo.planting import (

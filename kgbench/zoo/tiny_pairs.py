@@ -42,10 +42,10 @@ from kgbench.models.pair import ModelPair
 from kgbench.models.tensors import CHANGE, STEP, stored_hash
 from kgbench.progress import Progress
 from kgbench.resources import read_toml
-from kgbench.runner.training.builds import Build, versions, whole_folder, write_card
 from kgbench.runner.training.hit_rates import PROMPTS, configuration_hits
 from kgbench.runner.training.model_setup import ATTENTION, freeze, load_recipient, publish_files
 from kgbench.runner.training.recipes import Stage, finetuning_recipe
+from kgbench.runner.training.resumable_build import Build, versions, whole_folder, write_card
 from kgbench.runner.training.stages import SAVE_EVERY, Batches, StageOutcome, grouped
 from kgbench.zoo.worlds import (
     ARTICLE,

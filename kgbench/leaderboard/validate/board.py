@@ -37,7 +37,7 @@ from kgbench.leaderboard.validate.findings import Finding, shown
 from kgbench.leaderboard.validate.rows import unlike
 from kgbench.records import Result, canonical_json
 from kgbench.sites import BASELINES
-from kgbench.stats.repetition import TIES, TOLERANCES
+from kgbench.stats.rerun_comparison import TIES, TOLERANCES
 
 Array = np.ndarray[Any, Any]
 

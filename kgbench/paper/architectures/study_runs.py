@@ -55,8 +55,8 @@ from kgbench.paper.architectures.switched_model import (
     switched_family,
 )
 from kgbench.progress import Progress
-from kgbench.runner.training.builds import Build
 from kgbench.runner.training.model_setup import freeze
+from kgbench.runner.training.resumable_build import Build
 from kgbench.runner.training.stages import SAVE_EVERY, StageOutcome
 from kgbench.version import __version__
 from kgbench.zoo import tiny_pairs

@@ -18,6 +18,7 @@ from kgbench.errors import InputError, UnknownNameError
 from kgbench.localizers import check_name, fingerprint, is_foreign
 from kgbench.models import catalog
 from kgbench.records import canonical_json
+from kgbench.runner.lookup import Workload, check
 from kgbench.runner.sources import read_donors
 from kgbench.runner.spec import (
     COMPUTING,
@@ -28,7 +29,6 @@ from kgbench.runner.spec import (
     grafts_of,
     listed,
 )
-from kgbench.runner.workload import Workload, check
 from kgbench.runner.yaml_files import by_option, check_plain, read_yaml
 from kgbench.stats.scores import check_metric
 

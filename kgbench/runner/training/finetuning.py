@@ -37,7 +37,6 @@ from kgbench.models.placement import (
 from kgbench.models.tensors import stored_hash
 from kgbench.numbers import number_text, plain_text
 from kgbench.progress import Progress
-from kgbench.runner.training.builds import Build, versions, write_card
 from kgbench.runner.training.finetuning_plan import (
     FinetuneSpec,
     FinetuningPlan,
@@ -57,6 +56,7 @@ from kgbench.runner.training.model_setup import (
     trained_parameters,
     training_type,
 )
+from kgbench.runner.training.resumable_build import Build, versions, write_card
 from kgbench.runner.training.stages import HELD_OUT_LOSS, StageOutcome, half_type
 
 LOG = "log.jsonl"

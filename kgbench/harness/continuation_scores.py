@@ -13,8 +13,8 @@ from kgbench.data import Prompt
 from kgbench.engine import Engine
 from kgbench.engine.treatment import Configuration, graft_treatments, parse_configuration
 from kgbench.errors import NotApplicableError, RegionError
+from kgbench.harness.encoded_requests import Passage
 from kgbench.harness.metrics import TokenScore
-from kgbench.harness.passages import Passage
 from kgbench.localizers import InterventionLocalizer, Treatments
 from kgbench.localizers._base import asked
 from kgbench.metrics import require_finite, score_logits

@@ -28,7 +28,7 @@ TOLERANCES: Mapping[str, float] = {
 """Largest difference of log-probabilities by rounding on one platform, in nats, by dtype."""
 
 RANKS = 0.01
-"""Share of a rank, plus one rank, by which rounding may change it at the least tolerance."""
+"""Relative tolerance of ranks, at least: rank r may change by 1 + r × this."""
 
 TIES = 0.005
 """Share of rows whose hit may flip by one rank, since two tokens are nearly equally probable."""

@@ -1,4 +1,4 @@
-"""What a model scores that looks at no prompt, and whether a metric can distinguish a model from it.
+"""The prior: a baseline that ignores the prompt, and whether a metric separates a model from it.
 
 The prior knows how often each first token is the answer, and nothing else. Where few tokens are
 answers it scores well: a model may reach as much without a single fact, and a graft without any
@@ -6,8 +6,8 @@ that the model has. So a metric measures facts where the prior has less than hal
 the better of base and finetuned model has, and where the distinct tokens are ten times as many as a
 top-k hit accepts. The base is the better one where finetuning took facts away.
 
-The frequencies are of the facts that are scored, which favours the prior. Log-probabilities and
-other logarithms are halved as what they are the logarithm of.
+The frequencies are of the facts that are scored, which favours the prior. On a logarithmic scale
+(`logprob`, `logit_diff`, `log_rank`) half means a gap of ln 2.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DISTINCT = 10
 """Distinct first tokens for each that a top-k hit accepts, at least."""
 
 SHARE = 0.5
-"""Of what the better model has, from which a prior has too much."""
+"""A metric is not used where the prior reaches this share of the better model's mean."""
 
 _WORDS = {5: "five", 10: "ten", 20: "twenty", 50: "fifty"}
 
@@ -112,7 +112,7 @@ def is_loss(gain: float, metric: str) -> bool:
 
 
 def is_blunt(counts: Sequence[int], metric: str, better: Estimate, limited: bool = False) -> bool:
-    """Whether the prior has too much of a metric.
+    """Whether a metric cannot separate the models from the prior.
 
     Args:
         counts: See `answer_counts`.

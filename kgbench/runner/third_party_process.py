@@ -29,8 +29,8 @@ from kgbench.errors import InputError, KgbenchError, first_fault
 from kgbench.localizers import create, fingerprint, is_foreign
 from kgbench.progress import Progress
 from kgbench.registry import told
+from kgbench.runner.lookup import Workload, localizer_arguments
 from kgbench.runner.sources import Sources
-from kgbench.runner.workload import Workload, localizer_arguments
 
 if TYPE_CHECKING:
     from kgbench.runner.job import Pairs
@@ -121,7 +121,7 @@ def isolated(
         request.write_bytes(format.dump_json(arguments, warnings=False))
         call = (function.__module__, function.__name__, len(arguments), progress is not None)
         code = (
-            f"import sys; sys.path[:] = {sys.path!r}; from kgbench.runner.third_party import "
+            f"import sys; sys.path[:] = {sys.path!r}; from kgbench.runner.third_party_process import "
             f"_serve; _serve({call!r}, {str(request)!r}, {localizer!r})"
         )
         # subprocess, not multiprocessing, which would run the caller's script again; in a session

@@ -23,7 +23,7 @@ from kgbench.records import Record, facts_table, renew_seal
 from kgbench.report import to_text
 from kgbench.report.run_report import record_report
 from kgbench.stats import METRICS, rescored
-from kgbench.stats.prior import LADDER, answer_counts, prior_score, priors_of
+from kgbench.stats.answer_frequency import LADDER, answer_counts, prior_score, priors_of
 from kgbench.stats.scores import HITS
 from kgbench.testing import assert_localized
 from kgbench.testing.undecided import collecting

@@ -43,12 +43,12 @@ from kgbench.models.renaming import exchanged_answers, renamed_pair
 from kgbench.progress import Progress
 from kgbench.records import Strict, write_whole
 from kgbench.registry import told
-from kgbench.runner.guard import guarded
 from kgbench.runner.job import Job, Pairs
 from kgbench.runner.measure import GROUP, Count, chunks, counted, drawn, now, score_sites, treated
 from kgbench.runner.sources import Sources
 from kgbench.runner.spec import Held, Settings
-from kgbench.runner.third_party import DECLARED, Method, isolated
+from kgbench.runner.third_party_process import DECLARED, Method, isolated
+from kgbench.runner.third_party_watch import guarded
 from kgbench.sites import Graft, Site, SiteScores, parse_graft
 
 LIMIT = 1 << 31

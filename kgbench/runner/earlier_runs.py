@@ -37,11 +37,11 @@ from kgbench.records import (
     write_whole,
 )
 from kgbench.records.provenance import package_versions
+from kgbench.runner.lookup import Workload, check
 from kgbench.runner.sources import Sources, checkpoint_folder, note_sources
 from kgbench.runner.spec import Held, Settings, Spec
-from kgbench.runner.workload import Workload, check
 from kgbench.stats import rescored
-from kgbench.stats.prior import priors_of
+from kgbench.stats.answer_frequency import priors_of
 from kgbench.stats.scores import check_metric
 
 FRESH_NS = 2_000_000_000

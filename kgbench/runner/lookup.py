@@ -108,7 +108,7 @@ class Workload:
     """Prompts of all facts, by name."""
     suite: Suite
     grafts: tuple[str, ...]
-    """In the place of the suite's; none for these."""
+    """In place of the suite's; empty for the suite's."""
     layers: str | None
     localizer: str
     """By name, or as a class of a file."""
