@@ -29,7 +29,7 @@ from kgbench.localizers._base import asked
 from kgbench.models.pair import ModelPair
 from kgbench.models.renaming import exchanged_answers, renamed_pair
 from kgbench.records import StoredRecord, read_record
-from kgbench.runner import Settings, Spec, remote, run_job
+from kgbench.runner import Settings, Spec, run_job, third_party_answers
 from kgbench.runner.third_party_answers import (
     Reply,
     Stage,
@@ -283,7 +283,7 @@ def test_a_damaged_answer_is_asked_for_again(
 
 def test_too_much_to_hand_on_is_refused(monkeypatch: pytest.MonkeyPatch, pair: ModelPair) -> None:
     """The line says what fits: fewer facts, or the class in Python."""
-    monkeypatch.setattr(remote, "LIMIT", 64)
+    monkeypatch.setattr(third_party_answers, "LIMIT", 64)
     weights, edits = bytes(len(pair.slots)), (Write(Hook(0, "resid_pre"), Values(torch.ones(32))),)
     with pytest.raises(
         InputError, match=r"more than 0 GiB of tensors, and cannot .*: give fewer facts"
