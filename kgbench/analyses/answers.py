@@ -589,9 +589,7 @@ class WholeAnswers(Analysis):
     changes = SAMPLED
     writes_csv = True
 
-    facts: int = field(
-        default=100, metadata={"flag": "--limit", "alias": "--facts", "metavar": "N"}
-    )
+    facts: int = field(default=100, metadata={"flag": "--limit", "also": "--facts", "metavar": "N"})
     """Number of facts."""
 
     def answer(self, inputs: Inputs) -> Answer:

@@ -619,7 +619,7 @@ class Specificity(Analysis):
     """Facts of another kind.  [default: those shipped for the tiny pairs]"""
     facts: int = field(
         default=100,
-        metadata={"flag": "--limit", "alias": "--facts", "metavar": "N", "least": 2},
+        metadata={"flag": "--limit", "also": "--facts", "metavar": "N", "least": 2},
     )
     """At most so many facts of a kind."""
 

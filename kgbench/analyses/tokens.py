@@ -106,7 +106,7 @@ class Tokens(Analysis):
     takes = ("grafts", "seed", "batch_size", "device")
     changes = SAMPLED
 
-    facts: int = field(default=3, metadata={"flag": "--limit", "alias": "--facts", "metavar": "N"})
+    facts: int = field(default=3, metadata={"flag": "--limit", "also": "--facts", "metavar": "N"})
     """Number of facts."""
     top: int = field(default=10, metadata={"metavar": "K"})
     """How many tokens."""

@@ -224,7 +224,8 @@ def _option(declared: Declared, changes: Mapping[str, Any]) -> click.Option:
         # An option with `asked` in its metadata keeps apart whether it was given.
         elif declared.default is not None and "asked" not in meta:
             shape |= {"default": declared.default, "show_default": "[default" not in meta["help"]}
-    names += filter(None, (meta.pop(key, None) for key in ("also", "alias")))
+    # Not `alias`: of a field's metadata pydantic takes it for the field's name in JSON.
+    names += filter(None, [meta.pop("also", None)])
     parameter = meta.pop("parameter", parameter)
     unused = ("least", "auto", "range", "asked", "computes")
     shape |= {key: value for key, value in meta.items() if key not in unused}

@@ -40,7 +40,7 @@ def _read_seeds(ctx: click.Context, parameter: click.Parameter, text: str | None
     epilog="Exit status: 0 done, also where a claim fails; 1 some runs of the board failed; 2 "
     "wrong input; 130 interrupted.",
     short_help="Make the paper's figures again, beside its numbers.",
-    output_dir={"alias": "--results"},
+    output_dir={"also": "--results"},
     seeds={"callback": _read_seeds},
     runs={"type": click.IntRange(min=0)},
 )
