@@ -86,8 +86,11 @@ def test_no_command_installs_from_an_index() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    """A newcomer reads it to the end."""
+    """A newcomer reads it to the end, and finds the two commands that set up everything."""
     assert len(PAGES[ROOT / "README.md"].splitlines()) <= 120
+    assert {"make eval", "make test"} <= {
+        *re.findall(r"^make \w+", PAGES[ROOT / "README.md"], re.M)
+    }
 
 
 def test_both_citations_are_those_of_the_citation_file() -> None:
