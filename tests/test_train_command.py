@@ -504,7 +504,7 @@ def test_a_chat_template(run: Run, home: Path, tmp_path: Path) -> None:
     assert card["texts"]["tokens"] > plain["texts"]["tokens"]
     asked = ("train", *chat, *facts, *QUICK, "--output-dir", tmp_path / "after")
     status, out, err = run(*asked)
-    assert status == 0 and f"--recipient {recipient} --chat-template --dataset" in out, err
+    assert status == 0 and f"eval --chat-template --recipient {recipient} --dataset" in out, err
 
 
 @pytest.mark.nightly

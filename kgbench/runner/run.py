@@ -69,8 +69,8 @@ def run_job(
     """Evaluate a localizer, or find that this was done before.
 
     A localizer that is not kgbench's own runs in a process of its own, which gives treatments or
-    scores of sites, and these are measured here (`kgbench.runner.third_party_answers`); not so with a pair,
-    facts or a method that the caller holds in memory.
+    scores of sites, and these are measured here (`kgbench.runner.third_party_answers`); not so with
+    a pair, facts or a method that the caller holds in memory.
 
     Args:
         spec: What is evaluated.

@@ -161,9 +161,10 @@ def note_sources(sources: Sources, held: Held, settings: Settings, folder: Path)
     }
     noted, path = sources.model_copy(update=places), folder / SOURCES
     if noted != Sources(model=sources.model, dataset=sources.dataset) or path.exists():
+        content = f"{noted.model_dump_json(indent=1, exclude_defaults=True)}\n".encode()
         with suppress(OSError):
-            text = noted.model_dump_json(indent=1, exclude_defaults=True)
-            write_whole(path, f"{text}\n".encode())
+            if not path.exists() or path.read_bytes() != content:  # a finished run is not touched
+                write_whole(path, content)
 
 
 def _place(source: str | None, is_name: Callable[[str], bool]) -> str | None:
