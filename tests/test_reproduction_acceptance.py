@@ -35,6 +35,8 @@ NEGATIVE: Mapping[str, Mapping[str, Mapping[str, str]]] = tomllib.loads(
 """By pair and criterion, the figures of each seed where the pair does not show it, and what was
 tried.
 """
+IN_THE_TREE = ("gemma-3-270m", "smollm2-135m", "tiny-gemma")
+"""Pairs whose reports are in the tree; `make control` writes those of the others."""
 BY_NAME = {criterion.name: criterion for criterion in page().criteria}
 
 
@@ -42,14 +44,11 @@ BY_NAME = {criterion.name: criterion for criterion in page().criteria}
 
 
 def test_reports_come_with_their_rows() -> None:
-    """Each folder but the study's is of a pair of the catalog, with a report and the rows behind it;
-    at most 2 MB a pair.
-    """
+    """Each folder but the study's is of a pair of the catalog, with rows of at most 2 MB."""
     folders = sorted(path.name for path in PUBLISHED.iterdir() if path.is_dir())
     assert folders == sorted(["study", *REPORTED]) and PAIRS
     assert set(REPORTED) <= set(catalog.pair_names())
     for name in REPORTED:
-        assert (PUBLISHED / name / REPORT).is_file()
         assert (PUBLISHED / name / ROWS).stat().st_size <= 2_000_000
     assert set(NEGATIVE) <= set(PAIRS)
 
@@ -72,7 +71,7 @@ def test_what_a_pair_shows(pair: str, record_property: Callable[[str, object], N
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("pair", REPORTED)
+@pytest.mark.parametrize("pair", IN_THE_TREE)
 def test_a_published_report_follows_from_its_rows(pair: str) -> None:
     """The text of the report is that of its rows, as this version writes it."""
     measured = read_measured(PUBLISHED / pair / ROWS)
