@@ -4,7 +4,7 @@ of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -23,13 +23,19 @@ from kgbench import cli, grafted_logits
 from kgbench.data import Prompt, load_prompts
 from kgbench.engine import Budget, Engine, load_pair
 from kgbench.engine.batch_rows import run_rows
-from kgbench.engine.engine import is_out_of_memory
+from kgbench.engine.edits import Hook
+from kgbench.engine.engine import choosing, chosen_budget
 from kgbench.engine.forward import Wiring
 from kgbench.engine.gated import Differentiable
+from kgbench.engine.generation import write_texts
+from kgbench.engine.gradients import graft_effects, patch_effects, weight_gradients
+from kgbench.engine.memory import is_out_of_memory
 from kgbench.engine.packed import run_packed
 from kgbench.engine.plan import Plan, Request
 from kgbench.engine.selftest import tolerance
+from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.errors import InputError
+from kgbench.localizers.mask_graft import MaskGraft
 from kgbench.models import placement
 from kgbench.models.checkpoints import locate
 from kgbench.models.family_map import load_family
@@ -40,6 +46,7 @@ from kgbench.models.placement import (
     free_memory,
     place,
 )
+from kgbench.readouts import TextReadout, readout_named
 from kgbench.runner import Pairs, Settings, Spec, dry_run
 from kgbench.runner.costs import weights_bytes
 from kgbench.runner.forecast import checkpoint_bytes
@@ -48,6 +55,7 @@ from kgbench.testing import PICO_FAMILIES, pico_pair, pico_tokenizer
 
 Folders = Mapping[str, Path]
 
+AFTER = Hook(1, "resid_post")
 GRAFTS = ("PRE", "SFT", "ALL", "FE", "LT:o+ffn@second_half", "LT:q", "ALL; LT:head")
 DATASET = "fake_movies_fake_actors"
 
@@ -182,6 +190,81 @@ def test_a_long_prompt_is_not_what_had_no_room(executor: str) -> None:
     torch.testing.assert_close(got, expected[answered, 0, 0], atol=1e-5, rtol=1e-5)
 
 
+def _texts(pair: ModelPair, prompts: Sequence[Prompt]) -> list[Any]:
+    """Texts of each prompt, drawn at a temperature."""
+    readout = readout_named("text", {"contains": "a", "samples": 3, "temperature": 1, "tokens": 3})
+    assert isinstance(readout, TextReadout)
+    texts: list[Any] = [[] for _ in prompts]
+    for part in write_texts(pair, "FE", prompts, readout, chosen_budget(pair)):
+        for number, text in zip(part.prompts, part.texts, strict=True):
+            texts[number].append(text)
+    return texts
+
+
+def _activations(pair: ModelPair, prompts: Sequence[Prompt]) -> list[Any]:
+    treatments = graft_treatments(pair, prompts, parse_configuration("FE"))
+    return Engine(pair).activations(prompts, treatments, [AFTER])
+
+
+def _weights(pair: ModelPair, prompts: Sequence[Prompt]) -> list[Any]:
+    total: dict[str, torch.Tensor] = {}
+    for batch in weight_gradients(pair, prompts, "recipient"):
+        for name, tensor in batch.items():
+            total[name] = total.get(name, 0) + tensor
+    return list(total.values())
+
+
+def _mask(pair: ModelPair, prompts: Sequence[Prompt]) -> list[Any]:
+    scores = MaskGraft(steps=2, sample=32).scores(pair, prompts)
+    return list(scores.values())
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor that is made."""
+
+    size = 0
+
+    def __torch_dispatch__(
+        self, call: Any, types: Any, given: Sequence[Any] = (), options: Mapping[str, Any] = {}
+    ) -> Any:
+        result = call(*given, **options)
+        if isinstance(result, torch.Tensor):
+            self.size = max(self.size, result.numel())
+        return result
+
+
+@pytest.mark.parametrize(
+    "computed",
+    [
+        graft_effects,
+        lambda pair, prompts: patch_effects(pair, prompts, [AFTER]),
+        _weights,
+        _mask,
+        _activations,
+        _texts,
+    ],
+)
+def test_out_of_memory_halves_a_batch(
+    computed: Callable[[ModelPair, Sequence[Prompt]], list[Any]],
+) -> None:
+    """Derivatives, activations and texts are those of a device with room, in smaller batches."""
+    pair, prompts = pico_pair("llama"), load_prompts("tiny_movies", ["headline"], limit=32)
+    with choosing("rows", Budget(10**6)), Largest() as largest:
+        expected = computed(pair, prompts)
+    with (
+        choosing("rows", Budget(10**6)),
+        SmallDevice(largest.size // 3),
+        pytest.warns(UserWarning, match="'cpu' ran out of memory: fewer"),
+    ):
+        got = computed(pair, prompts)
+    assert len(got) == len(expected) > 1
+    for one, other in zip(got, expected, strict=True):
+        if isinstance(one, list):
+            assert one == other and len(one) == 3
+        else:
+            np.testing.assert_allclose(one, other, atol=1e-5, rtol=1e-4)
+
+
 def test_memory_for_nothing_is_an_error() -> None:
     """Where one configuration of a prompt has no room, one line says what to do; other errors of
     torch are not taken for a lack of memory.
@@ -195,6 +278,8 @@ def test_memory_for_nothing_is_an_error() -> None:
         pytest.raises(InputError, match="too small for a prompt under one configuration: try --dt"),
     ):
         list(engine.run(plan))
+    with SmallDevice(10), pytest.raises(InputError, match="too small for a prompt under"):
+        graft_effects(pair, prompts[:1])
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,12 +14,13 @@ from kgbench.data import Prompt
 from kgbench.engine.batch_rows import read_activations, rows_sizes, run_rows
 from kgbench.engine.edits import Hook, Treatment
 from kgbench.engine.forward import Wiring
+from kgbench.engine.memory import less_at_once
 from kgbench.engine.packed import packed_sizes, run_packed
 from kgbench.engine.plan import Answers, Budget, Plan, make_plan
 from kgbench.engine.sequential import run_sequential, sequential_sizes
 from kgbench.engine.treatment import Configuration, graft_treatments, parse_configuration
 from kgbench.engine.weights import equal_slots
-from kgbench.errors import InputError, ModelError, check_choice
+from kgbench.errors import ModelError, check_choice
 from kgbench.models.in_memory import refuse_hooks
 from kgbench.models.pair import ModelPair
 from kgbench.sites import split_grafts
@@ -51,16 +51,6 @@ def choosing(executor: str, budget: Budget) -> Iterator[None]:
         yield
     finally:
         _CHOSEN.reset(token)
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether a device could not allocate what was asked for.
-
-    Only CUDA has an error of its own for it; the processor's allocator and MPS are known by their
-    texts. A process that Linux ends because it promised more memory than it has cannot be caught.
-    """
-    texts = ("DefaultCPUAllocator: ", "MPS backend out of memory")
-    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in texts)
 
 
 def chosen_budget(pair: ModelPair) -> Budget:
@@ -170,8 +160,6 @@ class Engine:
                     yield chunk
                 return
             except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
                 self._shrink(plan, error)
 
     def _unanswered(
@@ -213,17 +201,9 @@ class Engine:
         while tokens > 1 and list(SIZES[self.executor](self.wiring, plan, smaller)) == sizes:
             tokens //= 2
             smaller = replace(self.budget, tokens=tokens)
-        if list(SIZES[self.executor](self.wiring, plan, smaller)) == sizes:
-            raise InputError(
-                f"the memory of the device {str(self.pair.device)!r} is too small for a prompt under "
-                "one configuration: try --dtype bfloat16, or --device-map auto"
-            ) from error
+        possible = list(SIZES[self.executor](self.wiring, plan, smaller)) != sizes
+        less_at_once(self.pair, possible, error)
         self.budget = smaller
-        warnings.warn(
-            f"the device {str(self.pair.device)!r} ran out of memory: fewer token rows are computed "
-            "at once from here on",
-            stacklevel=2,
-        )
 
     def sizes(self, plan: Plan) -> list[int]:
         """Token rows of each chunk that `run` would answer; nothing is computed."""
@@ -246,9 +226,12 @@ class Engine:
         Returns:
             For each prompt, the activations of its tokens.
         """
-        return read_activations(
-            self.wiring, self.plan_treatments(prompts, [treatments]), self.budget, hooks
-        )
+        plan = self.plan_treatments(prompts, [treatments])
+        while True:
+            try:
+                return read_activations(self.wiring, plan, self.budget, hooks)
+            except RuntimeError as error:
+                self._shrink(plan, error)
 
     def logits(self, plan: Plan) -> Float[torch.Tensor, "prompt configuration readout vocabulary"]:
         """All answers of a plan; prompts must have equal numbers of configurations and readouts."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -24,6 +24,7 @@ from kgbench.data import Prompt
 from kgbench.engine.edits import Hook
 from kgbench.engine.engine import chosen_budget
 from kgbench.engine.forward import Forward, Socket, Wiring, edited, installed
+from kgbench.engine.memory import less_at_once
 from kgbench.engine.plan import Budget
 from kgbench.engine.treatment import baseline_donor, donor_index
 from kgbench.errors import InputError
@@ -32,6 +33,8 @@ from kgbench.models.pair import ModelPair
 
 Gates = Mapping[int, Float[Tensor, "prompt token"] | Float[Tensor, "prompt token head"]]
 """Gates by slot; missing slots have gate 0."""
+
+R = TypeVar("R")
 
 Touch = Callable[[Tensor], Tensor]
 """Function that replaces an activation [prompt, token, width]."""
@@ -78,6 +81,40 @@ class Differentiable:
             batch.append(index)
         if batch:
             yield batch
+
+    def each(
+        self, prompts: Sequence[Prompt], compute: Callable[[list[int]], R]
+    ) -> Iterator[tuple[list[int], R]]:
+        """Compute something of each batch of some prompts.
+
+        Where the device runs out of memory, this and all later batches are of half as many prompts,
+        with a warning.
+
+        Args:
+            prompts: Prompts of any lengths.
+            compute: Of the indices of a batch.
+
+        Yields:
+            The indices, and what was computed.
+
+        Raises:
+            InputError: The memory is too small for one prompt.
+        """
+        left = list(self.batches(prompts))
+        while left:
+            batch = left[0]
+            try:
+                result = compute(batch)
+            except RuntimeError as error:
+                less_at_once(self.pair, len(batch) > 1, error)
+                self.budget = replace(self.budget, prompts=len(batch) // 2)
+                halves = list[list[int]]()
+                for part in left:
+                    half = range(0, len(part), len(batch) // 2)
+                    halves += [part[start : start + half.step] for start in half]
+                left = halves
+                continue
+            yield left.pop(0), result
 
     def logprobs(
         self,

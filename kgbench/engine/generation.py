@@ -22,6 +22,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from kgbench.data import Prompt
 from kgbench.engine.grafted_model import as_model
+from kgbench.engine.memory import less_at_once
 from kgbench.engine.plan import Budget
 from kgbench.engine.treatment import Configuration
 from kgbench.models.pair import ModelPair
@@ -70,13 +71,11 @@ def write_texts(
     longest_first = sorted(range(len(prompts)), key=lambda number: -len(ids[number]))
     rows = list(product(longest_first, range(readout.samples)))
     most = budget.logits // int(pair.recipient.config.vocab_size)
+    most = max(1, min(most, budget.prompts or most))
     generate: Any = model.generate
     while rows:
         longest = len(ids[rows[0][0]])
-        size = max(
-            1, min(most, budget.tokens // (longest + readout.tokens), budget.prompts or most)
-        )
-        batch, rows = rows[:size], rows[size:]
+        batch = rows[: max(1, min(most, budget.tokens // (longest + readout.tokens)))]
         tokens = torch.zeros(len(batch), longest, dtype=torch.int64)
         mask = torch.zeros_like(tokens)
         for row, (number, _) in enumerate(batch):
@@ -86,11 +85,17 @@ def write_texts(
         if readout.temperature:
             draws = [_draws(prompts[number], readout.seed, sample) for number, sample in batch]
             noise.append(Noise(draws, readout.temperature))
-        sequences = generate(
-            input_ids=tokens.to(pair.device),
-            attention_mask=mask.to(pair.device),
-            logits_processor=noise,
-        )[:, longest:].cpu()
+        try:
+            sequences = generate(
+                input_ids=tokens.to(pair.device),
+                attention_mask=mask.to(pair.device),
+                logits_processor=noise,
+            )[:, longest:].cpu()
+        except RuntimeError as error:
+            most = len(batch) // 2
+            less_at_once(pair, most > 0, error)
+            continue
+        rows = rows[len(batch) :]
         texts = [_text(pair, line, ends) for line in sequences.tolist()]
         numbers, steps = tuple(number for number, _ in batch), sequences.shape[1]
         token_rows = int(mask.sum()) + len(batch) * (steps - 1)

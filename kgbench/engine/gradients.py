@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
@@ -72,21 +72,18 @@ def _gate_effects(
 ) -> Effects:
     """Derivatives by the gates of some slots, or of so many heads of them, all at one value."""
     model = Differentiable(pair)
-    effects: Effects = [np.empty(0)] * len(prompts)
-    with differentiating():
-        for batch in model.batches(prompts):
-            of_batch = [prompts[i] for i in batch]
-            gates = {}
-            for slot, count in counts.items():
-                gate = _gate(pair, of_batch, at)
-                several = gate if count is None else gate[..., None].repeat(1, 1, count)
-                gates[slot] = several.requires_grad_()
-            by_gate = torch.autograd.grad(
-                model.logprobs(of_batch, gates).sum(), list(gates.values())
-            )
-            places = torch.cat([each.reshape(*each.shape[:2], -1) for each in by_gate], dim=-1)
-            _put(effects, pair, prompts, batch, places.movedim(-1, 0))
-    return effects
+
+    def places(batch: Sequence[int]) -> Tensor:
+        of_batch, gates = [prompts[i] for i in batch], {}
+        for slot, count in counts.items():
+            gate = _gate(pair, of_batch, at)
+            several = gate if count is None else gate[..., None].repeat(1, 1, count)
+            gates[slot] = several.requires_grad_()
+        by_gate = torch.autograd.grad(model.logprobs(of_batch, gates).sum(), list(gates.values()))
+        columns = [each.reshape(*each.shape[:2], -1) for each in by_gate]
+        return torch.cat(columns, dim=-1).movedim(-1, 0)
+
+    return _effects(model, prompts, places)
 
 
 def patch_effects(pair: ModelPair, prompts: Sequence[Prompt], hooks: Sequence[Hook]) -> Effects:
@@ -104,26 +101,24 @@ def patch_effects(pair: ModelPair, prompts: Sequence[Prompt], hooks: Sequence[Ho
         For each prompt [hook, token].
     """
     model = Differentiable(pair)
-    effects: Effects = [np.empty(0)] * len(prompts)
-    with differentiating():
-        for batch in model.batches(prompts):
-            of_batch = [prompts[i] for i in batch]
-            theirs, ours = _Record(), _Record()
-            with torch.no_grad():
-                everywhere = dict.fromkeys(
-                    range(len(model.wiring.slots)), _gate(pair, of_batch, 1.0)
-                )
-                model.logprobs(of_batch, everywhere, theirs.at(hooks))
-            gradients = torch.autograd.grad(
-                model.logprobs(of_batch, touches=ours.at(hooks)).sum(),
-                [ours.seen[hook] for hook in hooks],
-            )
-            values = []
-            for hook, gradient in zip(hooks, gradients, strict=True):
-                change = theirs.seen[hook] - ours.seen[hook].detach()
-                values.append((change * gradient).sum(-1))
-            _put(effects, pair, prompts, batch, torch.stack(values))
-    return effects
+
+    def places(batch: Sequence[int]) -> Tensor:
+        of_batch = [prompts[i] for i in batch]
+        theirs, ours = _Record(), _Record()
+        with torch.no_grad():
+            everywhere = dict.fromkeys(range(len(model.wiring.slots)), _gate(pair, of_batch, 1.0))
+            model.logprobs(of_batch, everywhere, theirs.at(hooks))
+        gradients = torch.autograd.grad(
+            model.logprobs(of_batch, touches=ours.at(hooks)).sum(),
+            [ours.seen[hook] for hook in hooks],
+        )
+        values = []
+        for hook, gradient in zip(hooks, gradients, strict=True):
+            change = theirs.seen[hook] - ours.seen[hook].detach()
+            values.append((change * gradient).sum(-1))
+        return torch.stack(values)
+
+    return _effects(model, prompts, places)
 
 
 def weight_gradients(
@@ -149,11 +144,14 @@ def weight_gradients(
     leaves = {}
     for name in names.values():
         leaves[name] = led.recipient.get_parameter(name).detach().requires_grad_()
-    for batch in run.batches(prompts):
+
+    def gradients(batch: Sequence[int]) -> Sequence[Tensor]:
         with differentiating():
             total = run.logprobs([prompts[i] for i in batch], weights=leaves).sum()
-            gradients = torch.autograd.grad(total, list(leaves.values()))
-        yield dict(zip(names, gradients, strict=True))
+            return torch.autograd.grad(total, list(leaves.values()))
+
+    for _, of_batch in run.each(prompts, gradients):
+        yield dict(zip(names, of_batch, strict=True))
 
 
 class _Record:
@@ -177,17 +175,19 @@ def _gate(pair: ModelPair, prompts: Sequence[Prompt], value: float) -> Tensor:
     return torch.full(shape, value, dtype=pair.dtype, device=pair.device)
 
 
-def _put(
-    effects: Effects,
-    pair: ModelPair,
+def _effects(
+    model: Differentiable,
     prompts: Sequence[Prompt],
-    batch: Sequence[int],
-    values: Float[Tensor, "place prompt token"],
-) -> None:
-    """Store the effects of each prompt of a batch, without padding."""
-    array = values.double().cpu().numpy()
-    for row, index in enumerate(batch):
-        effects[index] = array[:, row, : len(pair.encoded(prompts[index]).ids)]
+    places: Callable[[list[int]], Float[Tensor, "place prompt token"]],
+) -> Effects:
+    """Effects of each prompt, of those of each batch, without padding."""
+    effects: Effects = [np.empty(0)] * len(prompts)
+    with differentiating():
+        for batch, values in model.each(prompts, places):
+            array = values.double().cpu().numpy()
+            for row, index in enumerate(batch):
+                effects[index] = array[:, row, : len(model.pair.encoded(prompts[index]).ids)]
+    return effects
 
 
 @contextmanager

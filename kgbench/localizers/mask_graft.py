@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -122,12 +123,15 @@ class _Mask:
         noise = torch.rand(
             len(prompts), *self.logits.shape, dtype=torch.float64, generator=self.generator
         ).clamp(1e-6, 1 - 1e-6)
-        for indices in self.model.batches(prompts):
+
+        def accumulate(indices: list[int]) -> None:
             batch = [prompts[i] for i in indices]
             gates = self._gates(batch, noise[indices])
             loss = -self.model.logprobs(batch, gates).sum() / len(prompts)
             if loss.requires_grad:  # False if recipient and donor have equal weights everywhere
                 torch.autograd.backward(loss)
+
+        deque(self.model.each(prompts, accumulate), maxlen=0)
 
     def _gates(
         self, prompts: Sequence[Prompt], noise: Float[Tensor, "prompt slot region"]
