@@ -7,6 +7,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # fixtures made, and so one process.
 PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
+MINUTES ?= 30
+
 PAGES := docs/_build/html/index.html
 
 .PHONY: help eval eval-real test golden test-real test-nightly test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards control coverage plants clean
@@ -73,8 +75,8 @@ format: $(VENV)/.installed-dev  ## Mend what ruff can mend
 bench: $(VENV)/.installed-dev  ## Run the benchmarks and print their ratios
 	$(BIN)/python -m pytest tests/bench -s
 
-bench-gpu: $(VENV)/.installed  ## Try the engine's laws and measure its costs at the paper's sizes; needs a GPU with CUDA
-	$(BIN)/python tests/bench/gpu.py
+bench-gpu: $(VENV)/.installed-dev  ## Try the engine's laws and measure its costs at real models' sizes in MINUTES (30); needs a GPU with CUDA
+	$(BIN)/python tests/bench/gpu.py --minutes $(MINUTES)
 
 mutants: $(VENV)/.installed-dev  ## Break the engine on purpose; every break must turn a law red
 	$(BIN)/python tests/mutants.py

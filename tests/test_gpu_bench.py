@@ -29,7 +29,15 @@ def test_laws_hold_on_small_models(gpu: ModuleType, capsys: pytest.CaptureFixtur
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| pythia")]
     assert "DOES NOT HOLD" not in table
     assert {row[1] for row in rows} == {"float32", "bfloat16"}
-    for what in ("everything grafted − donor", "8 configurations ÷ plain", "--device-map auto"):
+    for what in (
+        "everything grafted − donor",
+        "8 configurations ÷ plain",
+        "graft_attribution ÷ plain",
+        "generate with one edit, TransformerLens ÷ ours",
+        "generate with one edit, nnsight ÷ ours",
+        "tokens a second",
+        "--device-map auto",
+    ):
         assert what in table
 
 
@@ -38,6 +46,13 @@ def test_a_law_that_fails_is_told(gpu: ModuleType) -> None:
     one = torch.randn(5, 7)
     assert gpu.alike("", one + 1e-6, one).holds
     assert not gpu.alike("", one + 1e-3 * torch.randn(5, 7), one).holds
+
+
+def test_it_ends_in_time(gpu: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    """What there is no time for is named, every size in both types, and is no failure."""
+    assert gpu.main(["--minutes", "0", "--tiny", "--device", "cpu"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if "no time was left" in line]
+    assert len(rows) == 2 * len(gpu.SIZES) and set(gpu.ORDER) == set(gpu.SIZES)
 
 
 def test_without_cuda(
