@@ -180,6 +180,33 @@ def test_no_step_waits_for_its_device(tmp_path: Path) -> None:
     assert copies.count == len(moved) * (STEPS - 1)
 
 
+def test_activations_without_room_are_computed_twice(tmp_path: Path) -> None:
+    """The weights are those of a device with room, but for rounding."""
+    limited, free = (fresh("llama", "untied, biases") for _ in range(2))
+    kept = [0]
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[0] += tensor.numel()
+        if kept[0] > 50_000:
+            kept[0] = 0
+            raise torch.OutOfMemoryError("out of memory")
+        return tensor
+
+    training = Training(limited, STAGE, STEPS, StageRun(tmp_path, 0))
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        pytest.warns(UserWarning, match="'cpu' ran out of memory: activations are computed"),
+    ):
+        for batch in steps():
+            kept[0] = 0
+            training.step(batch)
+    other = Training(free, STAGE, STEPS, StageRun(tmp_path, 0))
+    for batch in steps():
+        other.step(batch)
+    for name, weight in free.state_dict().items():
+        torch.testing.assert_close(limited.state_dict()[name], weight, atol=1e-5, rtol=1e-5)
+
+
 def test_held_out_losses_are_read_once(tmp_path: Path) -> None:
     """A validation computes all of its batches before it waits for the first."""
     model, forwards = fresh().to("meta"), list[int]()

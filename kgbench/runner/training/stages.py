@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from kgbench.data.facts import hash_of
+from kgbench.engine.memory import is_out_of_memory
 from kgbench.errors import InputError, OutputError
 from kgbench.models.library import quiet_library
 from kgbench.models.placement import free_memory
@@ -253,6 +254,8 @@ class Training:
         # Weights, and buffers that are stored; a tied head is listed as the embeddings.
         stored = model.state_dict().keys()
         self.tensors = {**weights, **{n: b for n, b in model.named_buffers() if n in stored}}
+        self.recomputes = False
+        """Whether gradients are taken of activations that are computed a second time."""
         self.start = time.monotonic()
 
     @property
@@ -268,15 +271,40 @@ class Training:
             # As the Trainer of transformers does, whose weights these are: the loss of types that
             # it does not know, such as GPT-2, is divided by all tokens, the first ones among them.
             counted["num_items_in_batch"] = (batch["labels"] != IGNORED).sum()
-        loss, learning_rate = self._loss({**batch, **counted}), self.rate.get_last_lr()[0]
-        torch.autograd.backward(self.scaler.scale(loss))
+        loss, learning_rate = self._backward({**batch, **counted}), self.rate.get_last_lr()[0]
         self.scaler.unscale_(self.optimizer)
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.rate.step()  # after a step that overflowed too: to look at that waits for the device
         self.optimizer.zero_grad()
-        return loss.detach(), learning_rate
+        return loss, learning_rate
+
+    def _backward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Accumulate gradients, with activations computed twice once they found no room; the loss.
+
+        What the attempt without room drew for dropout is drawn again.
+        """
+        try:
+            loss = self._loss(batch)
+            torch.autograd.backward(self.scaler.scale(loss))
+            return loss.detach()
+        except RuntimeError as error:
+            if self.recomputes or not is_out_of_memory(error):
+                raise
+        self.recomputes = True
+        self.optimizer.zero_grad()
+        model: Any = self.model
+        with warnings.catch_warnings():
+            # Renamed in transformers 5.23; the first releases of 5 have this name alone.
+            warnings.simplefilter("ignore", FutureWarning)
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        warnings.warn(
+            f"the device {str(self.device)!r} ran out of memory: activations are computed a second "
+            "time for the gradients from here on, so that a step takes about a third longer",
+            stacklevel=2,
+        )
+        return self._backward(batch)
 
     def _loss(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Mean loss per token, in nats."""
