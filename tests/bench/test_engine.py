@@ -19,7 +19,7 @@ COMPONENTS = ("ln_1", "q", "k", "v", "o", "gate", "up", "down")
 LT_GRAFTS = tuple(f"LT:{component}@{layer}" for layer in range(12) for component in COMPONENTS)
 BOUNDS = {"tiny": (1.2, 30), "large": (1.05, 10)}
 """Cost of a packed token row in those of a plain forward, at most; and rounds."""
-PAPER = {"tiny": (400, 10), "large": (180, 3)}
+PAPER = {"tiny": (300, 10), "large": (150, 3)}
 """How much longer the paper's algorithm takes, at least; and rounds."""
 
 
