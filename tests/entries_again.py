@@ -1,28 +1,27 @@
-"""Computes the project's own entries of the leaderboard anew, and says how far they agree.
+"""Computes the project's own entries of the leaderboard a second time, and counts how far they agree.
 
-python tests/entries_again.py RESULTS.jsonl [BOARD,…]     # goes on where it was
+python tests/entries_again.py [BOARD,…]     # goes on where leaderboard/again.tsv ends, the cheapest first
+python tests/entries_again.py --table       # the documentation's table
 
 An entry is of another machine where its platform is another one.
 """
 
 from __future__ import annotations
 
-import json
-import platform
+import csv
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from kgbench.leaderboard.entries import ENTRIES, Entry, read_entries
 from kgbench.records.provenance import collect_provenance
 from kgbench.runner import Settings
 from kgbench.runner.rerun import Repetition, repeat
 
-__all__ = ["agreement_table", "own_entries"]
+__all__ = ["AGAIN", "agreement_table", "own_entries", "read_lines"]
 
 ROOT = Path(__file__).parent.parent
+AGAIN = ROOT / "leaderboard" / "again.tsv"
 
 
 def own_entries(boards: Iterable[str] = ()) -> list[Entry]:
@@ -35,61 +34,61 @@ def own_entries(boards: Iterable[str] = ()) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.record.cost.seconds)
 
 
-def computed(entry: Entry) -> dict[str, Any]:
-    """One entry, stored and now."""
-    again, ids = repeat(entry.record, entry.facts(), Repetition(), Settings(device="cpu"))
+def computed(entry: Entry) -> dict[str, str]:
+    """One entry, stored and now: a line of the file."""
+    again, _ = repeat(entry.record, entry.facts(), Repetition(), Settings(device="cpu"))
+    is_here = entry.record.provenance.platform == collect_provenance("cpu").platform
     return {
-        "id": entry.record.id,
+        "entry": entry.record.id[:16],
         "board": entry.suite,
-        "agrees": again.agrees,
-        "rows": again.rows,
-        "flipped": again.flipped,
-        "largest": again.largest,
-        "facts": len(ids),
-        "stored_on": entry.record.provenance.platform,
-        "now_on": collect_provenance("cpu").platform,
+        "machine": "same" if is_here else "other",
+        "agrees": "yes" if again.agrees else "no",
+        "rows": str(again.rows),
+        "flipped": str(again.flipped),
+        "largest": f"{again.largest:.1e}",
     }
 
 
-def agreement_table(lines: Iterable[Mapping[str, Any]]) -> str:
+def agreement_table(lines: Iterable[Mapping[str, str]]) -> str:
     """By board and machine: entries, rows, those that agree, and the largest difference."""
-    groups: dict[tuple[str, bool], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, str], list[Mapping[str, str]]] = {}
     for line in lines:
-        groups.setdefault((line["board"], line["stored_on"] != line["now_on"]), []).append(line)
-    head = ["board", "first on", "entries", "agree", "rows", "hits flipped", "largest, nats"]
+        groups.setdefault((line["board"], line["machine"]), []).append(line)
+    head = ["board", "machine", "entries", "agree", "rows", "hits flipped", "largest, nats"]
     rows = [head, ["---"] * len(head)]
-    for (board, elsewhere), own in sorted(groups.items()):
-        counts = Counter(line["agrees"] for line in own)
+    for (board, machine), own in sorted(groups.items()):
         rows.append(
             [
                 board,
-                "another machine" if elsewhere else "a machine of this kind",
+                machine,
                 str(len(own)),
-                str(counts[True]),
-                f"{sum(line['rows'] for line in own):,}",
-                str(sum(line["flipped"] for line in own)),
-                f"{max(line['largest'] for line in own):.0e}",
+                str(sum(line["agrees"] == "yes" for line in own)),
+                f"{sum(int(line['rows']) for line in own):,}",
+                str(sum(int(line["flipped"]) for line in own)),
+                f"{max(float(line['largest']) for line in own):.0e}",
             ]
         )
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, str]]:
     """Results so far."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
 
 
-def main(path: Path, boards: Iterable[str]) -> None:
-    """Compute what has no result yet, and print the table."""
+def main(boards: Iterable[str]) -> None:
+    """Compute what has no result yet."""
+    done = {line["entry"] for line in read_lines(AGAIN)}
     for entry in own_entries(boards):
-        if entry.record.id in {line["id"] for line in read_lines(path)}:
-            continue
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(computed(entry)) + "\n")
-    print(f"on {platform.platform()}\n\n{agreement_table(read_lines(path))}")
+        if entry.record.id[:16] not in done:
+            line = computed(entry)
+            with AGAIN.open("a", encoding="utf-8") as file:
+                file.write("\t".join(line.values()) + "\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2].split(",") if len(sys.argv) > 2 else ())
+    given = sys.argv[1:]
+    if given != ["--table"]:
+        main(given[0].split(",") if given else ())
+    print(agreement_table(read_lines(AGAIN)))
