@@ -612,6 +612,24 @@ MUTANTS = (
         ("harness/encoded_requests.py", "special[0] = True", "pass"),
         test="test_lm_eval_requests.py",
     ),
+    mutant(
+        "a share of an adapter is all of it",
+        (
+            "models/parts.py",
+            "LowRank(module.base, a, part.share * b)",
+            "LowRank(module.base, a, b)",
+        ),
+        test="test_parts.py",
+    ),
+    mutant(
+        "the smallest singular directions are the first",
+        (
+            "models/lora.py",
+            "slice(which.start, which.stop)",
+            "slice(-which.stop, -which.start or None)",
+        ),
+        test="test_parts.py",
+    ),
     families(
         "windows one token longer",
         ("engine/masks.py", "- depths[:, None] < self", "- depths[:, None] <= self"),

@@ -18,7 +18,7 @@ from kgbench.engine.memory import less_at_once
 from kgbench.engine.packed import packed_sizes, run_packed
 from kgbench.engine.plan import Answers, Budget, Plan, make_plan
 from kgbench.engine.sequential import run_sequential, sequential_sizes
-from kgbench.engine.treatment import Configuration, graft_treatments, parse_configuration
+from kgbench.engine.treatment import Configuration, graft_treatments, with_donors
 from kgbench.engine.weights import equal_slots
 from kgbench.errors import ModelError, check_choice
 from kgbench.models.in_memory import refuse_hooks
@@ -118,10 +118,11 @@ class Engine:
             readouts: Tokens to read out, per prompt; by default where its answer is read.
             stems: Number of the text that each prompt goes on from, see `make_plan`.
         """
+        pair = with_donors(self.pair, configurations)
+        if pair is not self.pair:
+            self.pair, self.wiring = pair, Wiring(pair, staged=self.wiring.staged)
         treatments = []
         for configuration in configurations:
-            if isinstance(configuration, str):
-                configuration = parse_configuration(configuration)
             treatments.append(graft_treatments(self.pair, prompts, configuration))
         return self.plan_treatments(prompts, treatments, readouts, stems)
 

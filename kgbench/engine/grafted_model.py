@@ -19,7 +19,12 @@ from kgbench.data import Prompt
 from kgbench.engine.edits import Treatment
 from kgbench.engine.forward import Weights, Wiring, treated
 from kgbench.engine.plan import head_sets
-from kgbench.engine.treatment import Configuration, parse_configuration, token_treatments
+from kgbench.engine.treatment import (
+    Configuration,
+    parse_configuration,
+    token_treatments,
+    with_donors,
+)
 from kgbench.errors import InputError, RegionError, check_choice
 from kgbench.models.pair import ModelPair
 from kgbench.models.tensors import shared_copy
@@ -59,6 +64,7 @@ def as_model(
     """
     check_choice("decode policy", decode, DECODE)
     parsed = parse_configuration(graft) if isinstance(graft, str) else graft
+    pair = with_donors(pair, [parsed])
     names = parsed.regions() if isinstance(parsed, Graft) else frozenset[str]()
     regions = prompts if callable(prompts) else _regions_of(pair, prompts, names)
     grafted = _Grafted(pair, parsed, decode, regions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from kgbench.engine.edits import HEADS, POINTS, Copy, Edit, Treatment
 from kgbench.errors import InputError, RegionError
 from kgbench.models.lora import base_module
 from kgbench.models.pair import ModelPair
+from kgbench.models.parts import with_parts
 from kgbench.sites import (
     BASELINES,
     RECIPIENT,
@@ -57,6 +58,15 @@ def donor_index(pair: ModelPair, name: str) -> int:
 def parse_configuration(text: str) -> Configuration:
     """Parse a configuration: `PRE` and `SFT` stay text, all else is a graft expression."""
     return text if text in BASELINES else parse_graft(text)
+
+
+def with_donors(pair: ModelPair, configurations: Iterable[Configuration]) -> ModelPair:
+    """The pair with all parts of donors that some configurations name; see `with_parts`."""
+    names = set[str]()
+    for each in configurations:
+        parsed = parse_configuration(each) if isinstance(each, str) else each
+        names.update(parsed.donors() if isinstance(parsed, Graft) else ())
+    return with_parts(pair, names)
 
 
 def graft_treatments(

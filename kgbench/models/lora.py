@@ -103,6 +103,22 @@ class LowRank(nn.Module):
         y: Tensor = self.base(x)
         return (y + linear(linear(x.to(self.a), self.a), self.b)).to(y)
 
+    def directions(
+        self, which: range
+    ) -> tuple[Float[Tensor, "direction in"], Float[Tensor, "out direction"]]:
+        """Inward and outward rows of some singular directions of B A, the largest being number 0.
+
+        By the singular values of the product of two triangles: B = Q R and A' = P S give
+        B A = Q (R S') P', so that no matrix of the weight's size is made.
+        """
+        outward, r = torch.linalg.qr(self.b.double())
+        inward, s = torch.linalg.qr(self.a.double().T)
+        u, sizes, v = torch.linalg.svd(r @ s.T)
+        kept = slice(which.start, which.stop)
+        a, b = (inward @ v.T[:, kept]).T, outward @ (u * sizes)[:, kept]
+        wide = torch.promote_types(self.a.dtype, torch.float32)
+        return a.to(wide), b.to(wide)
+
     @property
     def weight(self) -> nn.Parameter:
         """The merged weight W + B A, in the base's layout and type.

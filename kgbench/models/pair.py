@@ -21,7 +21,7 @@ from kgbench.errors import InputError, RegionError, check_choice
 from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
 from kgbench.models.family_map import Family, Slots, written
 from kgbench.models.tensors import hash_tensors, shared_copy
-from kgbench.sites import RECIPIENT
+from kgbench.sites import RECIPIENT, Part, part_of
 
 Answer = TypeVar("Answer")
 
@@ -231,15 +231,18 @@ class ModelPair:
 
     @cached_property
     def weight_hashes(self) -> Mapping[str, str]:
-        """SHA-256 of `recipient` and of each donor.
+        """SHA-256 of `recipient` and of each donor, not of parts of donors, which follow.
 
         It covers the weights, the configuration and a family map that is not the package's.
         """
         return self._hashes()
 
     def _hashes(self) -> dict[str, str]:
-        models = {RECIPIENT: self.recipient, **self.donors}
-        return {name: model_hash(model, self.family) for name, model in models.items()}
+        hashes = {RECIPIENT: model_hash(self.recipient, self.family)}
+        for name, model in self.donors.items():
+            if part_of(name) == Part(name):
+                hashes[name] = model_hash(model, self.family)
+        return hashes
 
     def changed(self) -> tuple[str, ...]:
         """Names of the models that changed since `weight_hashes`."""

@@ -10,7 +10,7 @@
     components := name ("+" name)*                 of q, k, v and o also a head, such as o.h3
     layers     := part ("," part)*
     part       := "all" | 7 | 8-17 | p/q-r/s | first_half ... fourth_quarter
-    donor      := name
+    donor      := [share "*"] name ["[" n ["-" m] "]"]    a share of its change; singular directions
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ from kgbench.sites.vocabulary import (
     GROUPS,
     LAYER_GROUPS,
     OUTSIDE,
+    PART,
     RECIPIENT,
     REGIONS,
     SYNONYMS,
+    Part,
     head_of,
     is_mark,
+    part_of,
 )
 
 T = TypeVar("T")
@@ -138,7 +141,6 @@ class _Parser:
 
     _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
     _REGION = re.compile(rf"{_QUOTED}|LT-[1-9][0-9]*|{_NAME.pattern}")
-    _DONOR = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
     _LAYER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9][0-9/]{0,9}(?:\s*-\s*[0-9][0-9/]{0,9})?")
 
     def __init__(self, text: str, components: Collection[str] = COMPONENTS) -> None:
@@ -176,11 +178,25 @@ class _Parser:
                     "components inside the layers, since '@' follows; "
                     f"give {outside[0]} a term of its own",
                 )
-        donor = self._match(self._DONOR, "a donor's name") if self._take("=") else "sft"
+        donor = self._donor() if self._take("=") else "sft"
         self._blank()
         if self.at < len(self.text) and self.text[self.at] != ";":
             self._fail(self.at, "'+', '^C', ':' components, '@' layers, '=' donor, ';' or the end")
         return Term(positions, tuple(components) if components else None, layers, donor)
+
+    def _donor(self) -> str:
+        self._blank()
+        start = self.at
+        text = self._match(PART, "a donor's name, a share of it (0.5*sft) or directions (sft[0-3])")
+        try:
+            part = part_of(text)
+        except ValueError:
+            self._fail(start, "directions whose first is not after their last, such as sft[0-3]")
+        if part.donor == RECIPIENT and part != Part(RECIPIENT):
+            self._fail(
+                start, "a finetuned model, since the base has no change of which to take a part"
+            )
+        return str(part)
 
     def _positions(self) -> Positions:
         return Positions(tuple(self._several(self._atom)))

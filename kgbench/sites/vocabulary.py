@@ -197,6 +197,47 @@ def scored_positions(region: str, regions: Sequence[Mapping[str, Sequence[int]]]
 # ------------------------------------------------------------------------------------ donors
 
 
+PART = re.compile(
+    r"(?:(?P<share>-?[0-9]{1,4}(?:\.[0-9]{1,9})?)\*)?(?P<donor>[A-Za-z0-9_][A-Za-z0-9_.\-]*)"
+    r"(?:\[(?P<first>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?\])?"
+)
+"""A donor, a share of its change, and singular directions of it."""
+
+
+class Part(NamedTuple):
+    """What a graft takes of a donor; its text is canonical."""
+
+    donor: str
+    share: float = 1.0
+    """Of the change from the base to the donor; below 0 for the opposite."""
+    directions: range | None = None
+    """Singular directions of the change of each matrix; all by default."""
+
+    def __str__(self) -> str:
+        share = "" if self.share == 1 else f"{self.share:.10g}*"
+        if self.directions is None:
+            return share + self.donor
+        first, last = self.directions.start, self.directions.stop - 1
+        return f"{share}{self.donor}[{first}{f'-{last}' if last > first else ''}]"
+
+
+def part_of(text: str) -> Part:
+    """The part that a text such as `sft`, `0.5*sft` or `sft[0-3]` names.
+
+    Raises:
+        ValueError: It names none, or its first direction is after its last.
+    """
+    match = PART.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    directions = None
+    if match["first"] is not None:
+        directions = range(int(match["first"]), int(match["last"] or match["first"]) + 1)
+        if not directions:
+            raise ValueError(text)
+    return Part(match["donor"], float(match["share"] or 1), directions)
+
+
 def usual_donor(donors: Collection[str]) -> str:
     """The donor that `SFT` and grafts without a donor's name stand for.
 
@@ -206,23 +247,25 @@ def usual_donor(donors: Collection[str]) -> str:
     for name in ("sft", "relation"):
         if name in donors:
             return name
-    if len(donors) == 1:
-        return next(iter(donors))
+    whole = [name for name in donors if part_of(name) == Part(name)]
+    if len(whole) == 1:
+        return whole[0]
     raise InputError(
-        f"which of the donors {', '.join(donors)} is measured? Give that one as --donor "
+        f"which of the donors {', '.join(whole)} is measured? Give that one as --donor "
         "sft=PATH; grafts of another name it, such as FE+LT=other"
     )
 
 
 def named_donor(name: str, donors: Collection[str]) -> str:
-    """The name of the donor, or `recipient`, that a graft means by a name.
+    """The name of the donor, of a part of one, or `recipient`, that a graft means by a name.
 
     Raises:
         UnknownNameError: There is no such donor.
         InputError: As of `usual_donor`.
     """
-    names = (RECIPIENT, *donors)
-    if name == "sft" and name not in names:
-        name = usual_donor(donors)
-    check_choice("donor", name, names, f"Give it with --donor {name}=PATH.")
-    return name
+    names, part = (RECIPIENT, *donors), part_of(name)
+    of = part.donor
+    if of == "sft" and of not in names:
+        of = usual_donor(donors)
+    check_choice("donor", of, names, f"Give it with --donor {of}=PATH.")
+    return str(part._replace(donor=of))
