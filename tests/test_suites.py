@@ -20,7 +20,7 @@ from kgbench.sites import parse_graft
 from kgbench.sites.configurations import canonical, configurations
 
 INTERVENING = [
-    name for name in suites() if not load_suite(name).truth and not load_suite(name).scan
+    suite.name for suite in map(load_suite, suites()) if not suite.truth and not suite.scan
 ]
 PAIRS = ("tiny-gemma", "tiny-gpt2")
 """With a gate and without, with BOS and without."""
@@ -123,7 +123,7 @@ def test_suites_of_other_packages(theirs: Path) -> None:
     replaces one of kgbench's own.
     """
     (theirs / "pathways.yaml").write_text("about: mine\nprompts: [qa]\ngrafts: []\nbudgets: []\n")
-    assert suites()["ends"] == "the ends of a prompt" and "pathways" in suites()
+    assert suites()["ends@1"] == "the ends of a prompt" and "pathways@1" in suites()
     assert load_suite("ends").grafts == ("FE", "LT")
     assert load_suite("pathways").about != "mine"
 

@@ -73,7 +73,7 @@ def render_markdown(leaderboard: Leaderboard) -> str:
     """Tables over all cells of each board, with its best method; equal boards give equal texts."""
     texts = [HEAD]
     for board in leaderboard.boards:
-        parts = [f"## {board.title}", board.about, f"**{markdown_text(board.lead)}**"]
+        parts = [f"## {board.title} ({board.versioned})", board.about, f"**{markdown_text(board.lead)}**"]
         for table in board.tables:
             if table.brief and not table.scope:
                 parts += _markdown_table(table)
