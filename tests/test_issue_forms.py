@@ -28,7 +28,11 @@ def test_there_is_a_form_of_each() -> None:
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_forms_have_the_keys_that_github_requires(form: dict[str, Any]) -> None:
     """Texts at the top; fields of known types with what each requires, and ids given once."""
-    assert {"name", "description", "body"} <= set(form) <= {*"name description title labels body".split()}
+    assert (
+        {"name", "description", "body"}
+        <= set(form)
+        <= {*"name description title labels body".split()}
+    )
     fields = [each for each in form["body"] if each["type"] != "markdown"]
     ids = [field["id"] for field in fields]
     assert fields and len(ids) == len(set(ids))

@@ -11,7 +11,8 @@ import pytest
 from packages import install_package
 
 from kgbench import evaluate
-from kgbench.errors import InputError
+from kgbench.errors import InputError, UnknownNameError
+from kgbench.leaderboard.entries import BOARDS
 from kgbench.models import catalog
 from kgbench.records import Row
 from kgbench.runner import lookup
@@ -126,6 +127,16 @@ def test_suites_of_other_packages(theirs: Path) -> None:
     assert suites()["ends@1"] == "the ends of a prompt" and "pathways@1" in suites()
     assert load_suite("ends").grafts == ("FE", "LT")
     assert load_suite("pathways").about != "mine"
+
+
+def test_suites_have_the_versions_of_their_boards() -> None:
+    """A name with the present version is the name without; another is refused with what to give."""
+    for board, version in BOARDS.items():
+        assert load_suite(f"{board}@{version}") is load_suite(board)
+    with pytest.raises(InputError, match="'planted@1' is not what .* runs: give planted@2, or"):
+        load_suite("planted@1")
+    with pytest.raises(UnknownNameError, match="Did you mean 'planted'"):
+        load_suite("plantd@2")
 
 
 @pytest.mark.parametrize(
