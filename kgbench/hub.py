@@ -44,7 +44,7 @@ def hub_errors(
     except RepositoryNotFoundError as error:
         raise error_type(f"the Hub has no {name!r} that you may read; {otherwise}") from error
     except HfHubHTTPError as error:
-        raise error_type(f"the Hub did not give {name!r}: {first_line(error)}") from error
+        raise error_type(f"the Hub refuses {name!r}: {first_line(error)}") from error
     except Exception as error:  # the client lets its HTTP library's own errors through
         raise error_type(
             f"the Hugging Face Hub cannot be reached for {name!r} ({first_line(error)}); "

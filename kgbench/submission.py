@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -15,6 +16,7 @@ from kgbench.api import AnyRun
 from kgbench.errors import InputError, python_names
 from kgbench.leaderboard.drafts import Standing, checked, drafts, publish, standings
 from kgbench.leaderboard.entries import SOURCES, Badge, Contract
+from kgbench.leaderboard.pull_requests import repository
 from kgbench.leaderboard.validate import CheckedEntry, Finding
 from kgbench.numbers import count_text
 from kgbench.records import Record, load_record
@@ -61,7 +63,9 @@ class Submitted:
     contracts: Mapping[str, Contract | str]
     """By id of the record: contract test results, or why there are none."""
     steps: Sequence[str]
-    """Commands that lead from here to a pull request."""
+    """Commands that lead from here to a pull request; none where `pull_request` is given."""
+    pull_request: str | None = None
+    """Its page, or where that is not known the branch that was pushed; None of a local folder."""
 
     @property
     def findings(self) -> list[Finding]:
@@ -109,6 +113,7 @@ class Submitted:
             "findings": [finding.to_json() for finding in self.findings],
             "tables": list(map(_answer, self.standings)),
             "steps": list(self.steps) if self.copied else [],
+            "pull_request": self.pull_request,
             "contracts": contracts,
         }
 
@@ -139,6 +144,8 @@ class Submitted:
         lines.append(f"source        {source}")
         if self.copied:
             lines += [f"copied        {place}" for place in self.copied]
+            if self.pull_request:
+                return [*lines, f"pull request  {self.pull_request}"]
             return [*lines, "", "The pull request's next steps:", *(f"  {s}" for s in self.steps)]
         number = count_text(len(self.entries), "run")
         return [*lines, f"{number} in order; nothing was copied (--dry-run)"]
@@ -151,6 +158,7 @@ def submit(
     code: str | None = None,
     localizer: str | None = None,
     paper: str | None = None,
+    open_pr: str | None = None,
     root: str | os.PathLike[str] = "leaderboard",
     output_dir: str | os.PathLike[str] = RESULTS,
     dry_run: bool = False,
@@ -169,29 +177,42 @@ def submit(
         localizer: The method as `path/to/file.py:Class`, where it is not installed: the laws are
             tried on it.
         paper: Address of a paper about the method.
-        root: The leaderboard's folder, which holds `results/`.
+        open_pr: A repository of results, by URL or path of git or as `hf://datasets/ORG/NAME`: the
+            runs are checked against its entries and come on a branch of it.
+        root: The leaderboard's folder, which holds `results/`; with `open_pr` in that repository.
         output_dir: Where runs are looked up by the start of their ids.
         dry_run: Check and show, but copy nothing.
 
     Raises:
-        InputError: There is no such run, the code is not what ran, or its place is not known.
+        InputError: There is no such run, the code is not what ran, or its place is not known; the
+            repository does not take the branch.
     """
-    board, records = Path(root), {}
+    if not runs:
+        raise InputError("nothing to submit: give runs, their folders, or the starts of their ids")
+    records = {}
     for run in runs:
-        place = os.fspath(run.path if isinstance(run, Run) else run)
-        stored = load_record(place, folder_of(output_dir))
+        path = os.fspath(run.path if isinstance(run, Run) else run)
+        stored = load_record(path, folder_of(output_dir))
         records[stored.record.id] = stored
-    contracts = {id: _tried(run.record, localizer) for id, run in records.items()}
-    tried = {id: outcome for id, outcome in contracts.items() if not isinstance(outcome, str)}
-    prepared = drafts(list(records.values()), tried, name, code, paper)
-    entries = checked(prepared, board)
-    refused = Submitted(entries, (), (), contracts, ())
-    if not refused.accepted:
-        return refused
-    shown = standings(prepared, board)
-    copied = [] if dry_run else publish(prepared, board)
-    steps = _next_steps(list(dict.fromkeys(entry.method for entry in prepared)), board)
-    return Submitted(entries, copied, shown, contracts, steps)
+    with ExitStack() as stack:
+        board, propose = Path(root), None
+        if open_pr is not None:
+            board, propose = stack.enter_context(repository(open_pr, board))
+        contracts = {id: _tried(run.record, localizer) for id, run in records.items()}
+        tried = {id: outcome for id, outcome in contracts.items() if not isinstance(outcome, str)}
+        prepared = drafts(list(records.values()), tried, name, code, paper)
+        entries = checked(prepared, board)
+        refused = Submitted(entries, (), (), contracts, ())
+        if not refused.accepted:
+            return refused
+        shown = standings(prepared, board)
+        copied = [] if dry_run else publish(prepared, board)
+        branch, message = _commit_of(list(dict.fromkeys(entry.method for entry in prepared)))
+        if propose is None:
+            return Submitted(entries, copied, shown, contracts, _next_steps(branch, message, board))
+        page = propose(f"{branch}-{prepared[0].result.id[:8]}", message, copied) if copied else None
+        copied = [Path(root, place.relative_to(board)) for place in copied]
+        return Submitted(entries, copied, shown, contracts, (), page)
 
 
 def _tried(record: Record, localizer: str | None) -> Contract | str:
@@ -208,23 +229,29 @@ def _tried(record: Record, localizer: str | None) -> Contract | str:
         return f"not run: {error}"
 
 
-def _next_steps(names: Sequence[str], root: Path) -> list[str]:
+def _commit_of(names: Sequence[str]) -> tuple[str, str]:
+    """Branch and message of the commit of some methods' results."""
+    slug = re.sub(r"[^a-z0-9]+", "-", names[0].lower()).strip("-")
+    methods = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"results-{slug}", f"Leaderboard: results of {methods}"
+
+
+def _next_steps(branch: str, message: str, root: Path) -> list[str]:
     """The commands that lead from here to a pull request.
 
     Args:
-        names: The methods' names on the board.
+        branch: Its branch.
+        message: That of the commit.
         root: The leaderboard's folder.
     """
-    branch = re.sub(r"[^a-z0-9]+", "-", names[0].lower()).strip("-")
-    methods = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     folder = shlex.quote(str(root))
     place = "" if root == Path("leaderboard") else f" --root {folder}"
     return [
         f"kgbench leaderboard build{place}",
-        f"git switch -c results-{branch}",
+        f"git switch -c {branch}",
         f"git add {folder}",
-        f"git commit -m 'Leaderboard: results of {methods}'",
-        f"git push -u origin results-{branch}   # and open the pull request",
+        f"git commit -m '{message}'",
+        f"git push -u origin {branch}   # and open the pull request",
     ]
 
 

@@ -351,7 +351,7 @@ def test_configurations_of_a_suite() -> None:
     ]
     with pytest.raises(InputError, match="lies outside the layers"):
         configurations(("FE:emb",), "0-1/2")
-    assert "pathways" in suites()
+    assert "pathways@1" in suites()
 
 
 def test_dry_run_forecasts_and_writes_nothing(

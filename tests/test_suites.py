@@ -11,7 +11,8 @@ import pytest
 from packages import install_package
 
 from kgbench import evaluate
-from kgbench.errors import InputError
+from kgbench.errors import InputError, UnknownNameError
+from kgbench.leaderboard.entries import BOARDS
 from kgbench.models import catalog
 from kgbench.records import Row
 from kgbench.runner import lookup
@@ -20,7 +21,7 @@ from kgbench.sites import parse_graft
 from kgbench.sites.configurations import canonical, configurations
 
 INTERVENING = [
-    name for name in suites() if not load_suite(name).truth and not load_suite(name).scan
+    suite.name for suite in map(load_suite, suites()) if not suite.truth and not suite.scan
 ]
 PAIRS = ("tiny-gemma", "tiny-gpt2")
 """With a gate and without, with BOS and without."""
@@ -123,9 +124,19 @@ def test_suites_of_other_packages(theirs: Path) -> None:
     replaces one of kgbench's own.
     """
     (theirs / "pathways.yaml").write_text("about: mine\nprompts: [qa]\ngrafts: []\nbudgets: []\n")
-    assert suites()["ends"] == "the ends of a prompt" and "pathways" in suites()
+    assert suites()["ends@1"] == "the ends of a prompt" and "pathways@1" in suites()
     assert load_suite("ends").grafts == ("FE", "LT")
     assert load_suite("pathways").about != "mine"
+
+
+def test_suites_have_the_versions_of_their_boards() -> None:
+    """A name with the present version is the name without; another is refused with what to give."""
+    for board, version in BOARDS.items():
+        assert load_suite(f"{board}@{version}") is load_suite(board)
+    with pytest.raises(InputError, match="'planted@1' is not what .* runs: give planted@2, or"):
+        load_suite("planted@1")
+    with pytest.raises(UnknownNameError, match="Did you mean 'planted'"):
+        load_suite("plantd@2")
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from kgbench.cli.options import cli_command
+from kgbench.cli.options import Folder, cli_command
 from kgbench.cli.output import Output
 from kgbench.errors import InputError
+from kgbench.numbers import count_text
 
 
 @click.group()
@@ -28,34 +30,54 @@ def leaderboard_command() -> None:
     epilog="Exit status: 0 done; 1 with --check, something differs; 2 wrong input.",
     port={"type": click.IntRange(0, 65535)},
 )
-def build(*, check: bool, serve: bool, port: int | None, **options: Path) -> Output | None:
+def build(
+    *,
+    check: bool,
+    serve: bool,
+    port: int | None,
+    dataset: Folder | None,
+    every_eval_ever: Folder | None,
+    space: Folder | None,
+    **options: Path,
+) -> Output | None:
     """Write LEADERBOARD.md and site/ from the results.
 
     The same results give the same bytes on every machine. With --serve nothing
     is written: the pages are shown in a browser, together with your own runs.
     With --check nothing is written either: what is wrong in any entry, or differs
-    in LEADERBOARD.md, is listed.
+    in LEADERBOARD.md, is listed. With a folder for --dataset, --every-eval-ever or
+    --space only that is written, or with --check compared with the results.
 
     \b
     kgbench leaderboard build
     kgbench leaderboard build --serve --results kgbench-results
+    kgbench leaderboard build --space my-space
 
     Args:
         check: Check every entry, and whether LEADERBOARD.md is what they give.
         serve: Show the pages instead, until Ctrl-C.
         port (N): With --serve, on this machine; 0 takes a free one.  [default: 8765]
+        dataset (DIR): Boards, entries and facts as Parquet, for `datasets.load_dataset`.
+        every_eval_ever (DIR): A file per entry in the format of Every Eval Ever.
+        space (DIR): The pages as a static Space of the Hugging Face Hub.
         **options: Folders of the leaderboard and of records.
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.leaderboard.build import build as build_all
     from kgbench.leaderboard.build import serve as serve_site
 
+    asked = {"dataset": dataset, "every_eval_ever": every_eval_ever, "space": space}
+    folders = {name: folder for name, folder in asked.items() if folder is not None}
     root, records = options["root"], options["output_dir"]
     if port is not None and not serve:
         raise InputError("--port is for --serve: give both, or none")
     if check and serve:
         raise InputError("--check and --serve both leave the files as they are: give one of them")
+    if serve and folders:
+        raise InputError("--serve writes nothing: give it, or folders to write to")
     if check:
-        return _checked(root)
+        return _checked(root, folders)
+    if folders:
+        return _exported(root, folders)
     if serve:
         local = records if records.is_dir() else None
         serve_site(root, 8765 if port is None else port, local, click.echo)
@@ -68,18 +90,45 @@ def build(*, check: bool, serve: bool, port: int | None, **options: Path) -> Out
     return Output([line], {"root": str(root), "files": files, "changed": changed})
 
 
-def _checked(root: Path) -> Output:
-    """What is wrong in the entries, or differs in LEADERBOARD.md."""
-    from kgbench.leaderboard.build import RESULTS, differences
+def _exported(root: Path, folders: Mapping[str, Path]) -> Output:
+    """Folders in other formats, by format."""
+    from kgbench.leaderboard.build import make_leaderboard, results_folder, write_folder
+    from kgbench.leaderboard.entries import read_entries
+    from kgbench.leaderboard.exports import FORMATS
+
+    board = make_leaderboard(list(read_entries(results_folder(root))))
+    written = {}
+    for name, folder in folders.items():
+        files = dict(FORMATS[name](board))
+        write_folder(folder, files)
+        written[str(folder)] = len(files)
+    lines = [f"{count_text(n, 'file')} in {folder}" for folder, n in written.items()]
+    return Output(lines, {"root": str(root), "written": written})
+
+
+def _checked(root: Path, folders: Mapping[str, Path]) -> Output:
+    """What is wrong in the entries, or differs in LEADERBOARD.md or in folders of other formats."""
+    from kgbench.leaderboard.build import (
+        RESULTS,
+        differences,
+        folder_differences,
+        make_leaderboard,
+    )
+    from kgbench.leaderboard.exports import FORMATS
     from kgbench.leaderboard.validate import validate
 
     wrong: list[str] = []
     entries = []
     for checked in validate(root / RESULTS, True) if (root / RESULTS).is_dir() else ():
-        entries.append(checked.entry)
+        if checked.entry is not None:
+            entries.append(checked.entry)
         wrong += [str(finding) for finding in checked.findings if finding.refuses]
     if not wrong:  # a damaged entry gives no board to compare with
-        wrong = differences(root, [entry for entry in entries if entry is not None])
+        wrong = differences(root, entries)
+        for name, folder in folders.items():
+            files = dict(FORMATS[name](make_leaderboard(entries)))
+            wrong += folder_differences(folder, files)
     fine = f"{len(entries)} entries are in order, and LEADERBOARD.md is what they give"
+    fine += "".join(f"; so is {folder}" for folder in folders.values())
     answer = {"root": str(root), "entries": len(entries), "wrong": wrong}
     return Output(wrong or [fine], answer, int(bool(wrong)))

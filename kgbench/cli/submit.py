@@ -9,7 +9,7 @@ from kgbench.cli.output import Output
 
 
 @cli_command(
-    *("name", "code", "localizer", "paper", "root", "records", "dry_run", "as_json"),
+    *("name", "code", "localizer", "paper", "open_pr", "root", "records", "dry_run", "as_json"),
     name={"flag": "--as"},
     epilog="Exit status: 0 done; 1 a run is refused, and nothing was copied; 2 wrong input.",
 )
@@ -20,6 +20,7 @@ def submit_command(
     code: str | None,
     localizer: str | None,
     paper: str | None,
+    open_pr: str | None,
     dry_run: bool,
     **options: Any,
 ) -> Output:
@@ -34,6 +35,7 @@ def submit_command(
     \b
     kgbench submit kgbench-results/*-my_method-* --as "my method" --code my-package==1.0
     kgbench submit 0123abcd --code https://github.com/OWNER/REPOSITORY@COMMIT
+    kgbench submit 0123abcd --open-pr https://github.com/OWNER/RESULTS
 
     Args:
         runs (RUN...): Recorded runs.
@@ -42,11 +44,13 @@ def submit_command(
             package]
         localizer (FILE.py:CLASS): The method, where it is not installed: the laws are tried on it.
         paper (URL): A paper about the method.
+        open_pr (TARGET): Push to a branch of this repository of results, a git URL, a path or
+            hf://datasets/ORG/NAME, instead of copying; --root is in it.
         dry_run: Check and show, but copy nothing.
         **options: Folders of the leaderboard and of records.
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.submission import submit
 
     about: dict[str, Any] = {"name": name, "code": code, "localizer": localizer, "paper": paper}
-    submitted = submit(*runs, **about, **options, dry_run=dry_run)
+    submitted = submit(*runs, **about, **options, open_pr=open_pr, dry_run=dry_run)
     return Output([str(submitted)], submitted.to_json(), int(not submitted.accepted))

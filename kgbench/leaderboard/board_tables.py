@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.entries import TRUSTED, Badge, Entry, law_names
+from kgbench.leaderboard.entries import TRUSTED, Badge, Entry, law_names, versioned
 from kgbench.leaderboard.known import known
 from kgbench.leaderboard.ranks import Comparable, better, rank_sets
 from kgbench.numbers import figure_text
@@ -129,6 +129,11 @@ class Board:
     """The best method, the source of its figure, and its equals, in a sentence or two."""
     tables: tuple[Table, ...]
     """The one over all cells first."""
+
+    @property
+    def versioned(self) -> str:
+        """Its key with its version."""
+        return versioned(self.key)
 
 
 @dataclass(frozen=True)

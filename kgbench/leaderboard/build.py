@@ -73,7 +73,11 @@ def render_markdown(leaderboard: Leaderboard) -> str:
     """Tables over all cells of each board, with its best method; equal boards give equal texts."""
     texts = [HEAD]
     for board in leaderboard.boards:
-        parts = [f"## {board.title}", board.about, f"**{markdown_text(board.lead)}**"]
+        parts = [
+            f"## {board.title} ({board.versioned})",
+            board.about,
+            f"**{markdown_text(board.lead)}**",
+        ]
         for table in board.tables:
             if table.brief and not table.scope:
                 parts += _markdown_table(table)
@@ -180,6 +184,37 @@ def build(root: Path) -> tuple[int, int]:
             f"cannot write the board to {str(root)!r}: {error.strerror or error}"
         ) from error
     return len(files), len(new) + len(stale)
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files into a folder that is empty, or holds hidden files alone.
+
+    Raises:
+        InputError: It holds others.
+        OutputError: It cannot be written.
+    """
+    try:
+        if any(not path.name.startswith(".") for path in folder.glob("*")):
+            raise InputError(f"{folder} holds other files: give an empty folder, or a new one")
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / name, content)
+    except OSError as error:
+        raise OutputError(f"cannot write to {str(folder)!r}: {error.strerror or error}") from error
+
+
+def folder_differences(folder: Path, files: Mapping[str, bytes]) -> list[str]:
+    """Differences of a folder from the files that it should hold, hidden ones aside."""
+    wrong = []
+    there = {path.relative_to(folder).as_posix(): path for path in folder.glob("[!.]*/**/*")}
+    there |= {path.name: path for path in folder.glob("[!.]*")}
+    for name, path in there.items():
+        if not path.is_dir() and name not in files:
+            wrong.append(f"{path}: the entries give no such file")
+    for name, content in files.items():
+        if name not in there or there[name].read_bytes() != content:
+            wrong.append(f"{folder / name}: it is missing, or not what the entries give")
+    return wrong
 
 
 def differences(root: Path, entries: Sequence[Entry] | None = None) -> list[str]:

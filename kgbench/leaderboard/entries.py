@@ -172,8 +172,9 @@ def schemas() -> dict[str, str]:
 ENTRIES = Path("leaderboard", "results")
 """Where the entries of the leaderboard are, seen from a checkout."""
 
-BOARDS = ("planted", "pathways", "budget")
-"""Boards that records have figures for, each the name of a folder of method folders."""
+BOARDS: Mapping[str, int] = {"planted": 2, "pathways": 1, "budget": 1}
+"""Version of each board that records have figures for; its name is that of a folder of method
+folders. In version 1 of planted, grafts decided what counted as true."""
 
 BOARD_FACTS: Mapping[str, int] = {"budget": 100}
 """Number of facts of a pair, the first ones, in a run of a board; of boards not named, all.
@@ -272,6 +273,11 @@ class Entry:
         """The suite that it ran: `planted`, `budget` or `pathways`."""
         return suite_of(self.result)
 
+    @property
+    def board(self) -> str:
+        """That suite with the version of its board."""
+        return versioned(self.suite)
+
     @cached_property
     def record(self) -> Record:
         """With all figures, which on the board follow from its rows.
@@ -309,6 +315,11 @@ class Entry:
         if self.home is None:
             return read_facts(self.folder / FACTS)
         return with_derived(self.rows())
+
+
+def versioned(board: str) -> str:
+    """The name of a board with its version, such as `planted@2`."""
+    return f"{board}@{BOARDS.get(board, 1)}"
 
 
 def suites_of(record: Result) -> tuple[str, ...]:

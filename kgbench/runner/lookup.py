@@ -62,6 +62,13 @@ class Suite:
     """Rank sites by the effect of an intervention localizer at each site alone."""
     truth: bool = False
     """Compare rankings with the places where facts were planted."""
+    version: int = 1
+    """Grows where equal names would give figures that cannot be compared."""
+
+    @property
+    def versioned(self) -> str:
+        """Its name with its version, such as `planted@2`."""
+        return f"{self.name}@{self.version}"
 
 
 @cache
@@ -83,18 +90,29 @@ def _read_suite(file: Path) -> Suite:
 
 
 def suites() -> Mapping[str, str]:
-    """Names of all suites, with one line on each."""
-    return {name: suite.about for name, suite in _suites().items()}
+    """Names of all suites with their versions, and one line on each."""
+    return {suite.versioned: suite.about for suite in _suites().values()}
 
 
 def load_suite(name: str) -> Suite:
-    """Load a suite by name.
+    """Load a suite.
+
+    Args:
+        name: Its name, with or without its version.
 
     Raises:
+        InputError: It has another version.
         UnknownNameError: No suite has this name.
     """
-    check_choice("suite", name, _suites())
-    return _suites()[name]
+    bare, marked, _ = name.partition("@")
+    check_choice("suite", bare, _suites())
+    suite = _suites()[bare]
+    if marked and name != suite.versioned:
+        raise InputError(
+            f"suite {name!r} is not what this version of kgbench runs: give {suite.versioned}, or "
+            "install the kgbench that has it; its records are still read"
+        )
+    return suite
 
 
 @dataclass(frozen=True)

@@ -197,14 +197,13 @@ def _suite_of(record: Record) -> tuple[str, tuple[str, ...]]:
     ran = tuple(label for label in named if parse_top(label) is None)
     selections = [(), ("ALL",), *(ran[: n + 1] for n in range(len(ran)))]
     # Of suites that ask the same, the usual one.
-    for name in sorted(suites(), key=lambda name: name != Spec.suite):
-        suite = load_suite(name)
+    for suite in sorted(map(load_suite, suites()), key=lambda suite: suite.name != Spec.suite):
         if suite.truth != (record.identity.truth is not None):
             continue
         for grafts in selections:
             labels = job_configurations(suite, grafts, None, record.kind, record.floor)
             if tuple(labels) == configurations:
-                return name, grafts
+                return suite.name, grafts
     raise InputError(
         "no suite of this version of kgbench gives the configurations of the record: "
         f"{', '.join(configurations)}"
