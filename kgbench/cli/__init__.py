@@ -43,6 +43,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "diff": "Show which weights finetuning changed (no facts).",
         "ls": "List models, data sets, prompts, methods and more.",
         "show": "Print runs: tables, CSV, Markdown, LaTeX or JSON.",
+        "view": "Look at runs in a browser: search, facts, maps.",
         "compare": "Print paired differences of two runs.",
         "plot": "Draw bars, budget curves or maps of runs.",
     },
@@ -60,7 +61,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Publish": {
         "validate": "Check recorded runs and board entries (no model).",
         "submit": "Put recorded runs on the leaderboard.",
-        "leaderboard": "Build, check and serve the leaderboard.",
+        "leaderboard": "Build and check the leaderboard.",
     },
     "Set up": {
         "doctor": "Show versions, devices, memory and extras.",
