@@ -53,6 +53,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Extend": {
         "data": "Import facts of your own.",
+        "tasks": "Make lm-eval tasks of facts of your own.",
         "train": "Finetune a donor on the facts of a data set.",
         "family": "Describe an architecture that is not known yet.",
         "new-localizer": "Write a working localizer, and its test.",

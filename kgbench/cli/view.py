@@ -42,7 +42,13 @@ def view_command(
         **options: The folder of records.
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.analyses.viewer import Viewer
-    from kgbench.leaderboard.build import board_pages, own_entries, results_folder, site_server
+    from kgbench.leaderboard.build import (
+        Pages,
+        board_pages,
+        own_entries,
+        results_folder,
+        site_server,
+    )
     from kgbench.leaderboard.entries import Entry, find_run
 
     output_dir = options["output_dir"]
@@ -56,7 +62,7 @@ def view_command(
     if board is not None:
         results_folder(board)
         click.echo(f"drawing the pages of {board} and {len(entries)} runs of yours")
-        pages = board_pages(board, entries).get
+        pages: Pages = board_pages(board, entries).get
     elif not entries:
         raise InputError(
             f"no run in {output_dir}: `kgbench eval` makes one, or name another folder by --results"
