@@ -9,7 +9,7 @@ PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 PAGES := docs/_build/html/index.html
 
-.PHONY: help eval eval-real test golden test-real test-nightly test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards control coverage plants clean
+.PHONY: help eval eval-real test golden test-real test-nightly test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards control coverage plants release-file clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -98,6 +98,9 @@ plants: $(VENV)/.installed  ## Build the plants of the tiny pairs from nothing (
 coverage: $(VENV)/.installed-dev  ## Simulate how often intervals hold the truth and ranks are right, and print the documentation's tables
 	OMP_NUM_THREADS=1 $(BIN)/python tests/coverage_table.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.equal_methods 500
+
+release-file: $(VENV)/.installed  ## Write the weights that wheels leave out into one file for a release: build/kgbench-pairs-VERSION.zip
+	$(BIN)/python tests/release_file.py
 
 clean:  ## Remove the environment and all caches
 	rm -rf $(VENV) docs/_build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks build dist
