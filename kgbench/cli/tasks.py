@@ -28,7 +28,7 @@ def new(
 ) -> Output:
     """Make lm-eval tasks of FILE, a table of facts, as `kgbench data import` reads it.
 
-    A task per template and form goes into a folder, with the facts beside it:
+    A task per template and form goes into a folder, and the facts with it:
     stock lm-eval runs them on any model, where kgbench is installed.
 
     \b

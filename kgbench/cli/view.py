@@ -41,7 +41,7 @@ def view_command(
         port (N): On this machine.  [default: a free one]
         **options: The folder of records.
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.analyses.viewer import Viewer
+    from kgbench.viewer import Viewer
     from kgbench.leaderboard.build import (
         Pages,
         board_pages,

@@ -151,7 +151,7 @@ def _common() -> dict[str, str]:
 
 
 def write_tasks(dataset: Dataset, folder: Path, force: bool = False) -> list[ShippedTask]:
-    """Write the tasks of a user's own facts, with the facts beside them.
+    """Write the tasks of a user's own facts, and the facts.
 
     Args:
         dataset: The facts, whose own templates are its prompts, or the built-in ones that fit.

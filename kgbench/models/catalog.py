@@ -64,17 +64,17 @@ class Entry:
     parameters: int | None = None
     """Number of weights of the recipient, where that is not shipped."""
     layers: int | None = None
-    """Number of its layers, likewise."""
+    """Number of its layers, there."""
     width: int | None = None
-    """Of its residual stream, likewise."""
+    """Of its residual stream, there."""
     vocabulary: int | None = None
-    """Number of its tokens, likewise."""
+    """Number of its tokens, there."""
     tied: bool = False
-    """Whether its input and output embeddings are one, which a pair holds twice, likewise."""
+    """Whether its input and output embeddings are one, which a pair holds twice, there."""
     stored: str | None = None
-    """Type of its weights as stored, likewise."""
+    """Type of its weights as stored, there."""
     like: str | None = None
-    """A shipped pair of its architecture, in whose place work is counted, likewise."""
+    """A shipped pair of its architecture, in whose place work is counted, there."""
 
 
 @cache

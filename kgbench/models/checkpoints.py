@@ -277,7 +277,7 @@ def _weight_files(directory: Path, origin: str) -> list[Path]:
         if path.parent != directory or path.suffix != ".safetensors" or not path.is_file():
             raise ModelError(
                 f"{origin} does not load: {_INDEX} names {name!r}, expected a *.safetensors file "
-                "beside it"
+                "next to it"
             )
     return [directory / name for name in names]
 

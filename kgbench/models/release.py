@@ -88,7 +88,7 @@ def _downloaded(place: str, target: Path) -> Path:
 
 
 def _unpack(file: Path, place: str, target: Path) -> None:
-    """Write the weights, each beside the files that the package has of its checkpoint.
+    """Write the weights, each with the files that the package has of its checkpoint.
 
     Raises:
         ModelError: One is missing, or another one than expected.

@@ -10,8 +10,8 @@ import stored_runs
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from kgbench.analyses.viewer import Viewer
 from kgbench.leaderboard.build import own_entries, site_server
+from kgbench.viewer import Viewer
 
 
 @pytest.fixture(scope="module")
