@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from kgbench.cli.options import cli_command
+from kgbench.cli.options import CommandGroup, cli_command
 from kgbench.cli.output import Output
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def leaderboard_command() -> None:
     """The leaderboard: tables and pages of its results.
 

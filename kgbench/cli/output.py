@@ -162,7 +162,10 @@ def write_file(path: Path, content: bytes) -> None:
     try:
         write_whole(path, content)
     except OSError as error:
-        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
+        raise OutputError(
+            f"cannot write {str(path)!r}: {error.strerror}; name a file in a folder that is there "
+            "and can be written"
+        ) from error
 
 
 SUFFIXES = (".png", ".svg", ".pdf")

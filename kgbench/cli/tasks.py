@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from kgbench.cli.options import Folder, cli_command, imports_of
+from kgbench.cli.options import CommandGroup, Folder, cli_command, imports_of
 from kgbench.cli.output import Output
 from kgbench.errors import InputError
 from kgbench.numbers import count_text
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def tasks_command() -> None:
     """Tasks of lm-eval; `kgbench ls tasks` lists those that are shipped."""
 

@@ -41,7 +41,6 @@ def view_command(
         port (N): On this machine.  [default: a free one]
         **options: The folder of records.
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.viewer import Viewer
     from kgbench.leaderboard.build import (
         Pages,
         board_pages,
@@ -50,6 +49,7 @@ def view_command(
         site_server,
     )
     from kgbench.leaderboard.entries import Entry, find_run
+    from kgbench.viewer import Viewer
 
     output_dir = options["output_dir"]
 

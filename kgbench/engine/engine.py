@@ -22,7 +22,7 @@ from kgbench.engine.treatment import Configuration, graft_treatments, parse_conf
 from kgbench.engine.weights import equal_slots
 from kgbench.errors import InputError, ModelError, check_choice
 from kgbench.models.in_memory import refuse_hooks
-from kgbench.models.pair import ModelPair
+from kgbench.models.pair import ModelPair, check_pair
 from kgbench.sites import split_grafts
 
 EXECUTORS: Mapping[str, Callable[[Wiring, Plan, Budget], Iterator[Answers]]] = {
@@ -291,6 +291,7 @@ def grafted_logits(
         UnknownNameError: A donor, component or executor does not exist.
         InputError: Hooks at all modules, or torch's autocast, would change what models compute.
     """
+    check_pair(pair)
     refuse_hooks()
     if isinstance(grafts, str):
         grafts = split_grafts(grafts)

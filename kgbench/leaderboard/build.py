@@ -121,8 +121,8 @@ def results_folder(root: Path) -> Path:
     """
     if not (root / RESULTS).is_dir():
         raise InputError(
-            f"{root} is no leaderboard: expected a folder {RESULTS!r} in it; give the place by "
-            "--root"
+            f"{root} is no leaderboard: expected a folder {RESULTS!r} in it; give the place of "
+            "one, such as leaderboard in a clone"
         )
     return root / RESULTS
 
