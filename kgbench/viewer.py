@@ -102,4 +102,7 @@ def _fact_texts(entry: Entry) -> Mapping[str, str]:
     if dataset.content_hash != of.hash:
         return {}
     shown = list(filter(None, (dataset.subject, dataset.object))) or dataset.fields[:1]
-    return {fact.id: " → ".join(fact.fields[name] for name in shown) for fact in dataset.facts}
+    texts = {}
+    for fact in dataset.facts:
+        texts[fact.id] = " → ".join(fact.fields[name] for name in shown)
+    return texts

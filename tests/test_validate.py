@@ -425,7 +425,7 @@ def test_an_entry_that_is_gone_is_a_line_of_its_own(board: Path, theirs: Path) -
     put(theirs, first)
     shutil.rmtree(theirs / second.place)
     assert refused(theirs, beside=board) == [
-        f"{first.name}/verification.json: file: it is gone; expected entries as they are, and new ones beside them",
+        f"{first.name}/verification.json: file: it is gone; expected entries as they are, and new ones with them",
         f"{second.name}: entry: it is on the board, and gone here; expected every entry of the "
         f"board, or --withdraw {second.name} by those who keep it",
     ]

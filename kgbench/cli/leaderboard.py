@@ -31,6 +31,7 @@ def build(*, check: bool, root: Path) -> Output:
 
     The same results give the same bytes on every machine. With --check nothing
     is written: what is wrong in any entry, or differs in LEADERBOARD.md, is listed.
+    `kgbench view --board leaderboard` shows the pages.
 
     Args:
         check: Check every entry, and whether LEADERBOARD.md is what they give.

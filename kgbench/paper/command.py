@@ -39,7 +39,7 @@ def _read_seeds(ctx: click.Context, parameter: click.Parameter, text: str | None
     *("board", "method", "limit", "root", "study", "dry_run", "as_json", "quiet"),
     epilog="Exit status: 0 done, also where a claim fails; 1 some runs of the board failed; 2 "
     "wrong input; 130 interrupted.",
-    short_help="Make the paper's figures again, next to its numbers.",
+    short_help="Make the paper's figures again and compare them.",
     output_dir={"also": "--results"},
     seeds={"callback": _read_seeds},
     runs={"type": click.IntRange(min=0)},
