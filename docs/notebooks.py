@@ -1,4 +1,4 @@
-"""Sphinx extension: each tutorial is offered as a notebook, in `notebooks/` beside the pages."""
+"""Sphinx extension: each tutorial is offered as a notebook, in `notebooks/` next to the pages."""
 
 from __future__ import annotations
 

@@ -726,9 +726,9 @@ def train(
         seed: Seed of order, wordings held out and dropout.
         epochs: Passes over the texts; by default the recipe's, of few texts as many as give 200
             steps.
-        batch_size: Texts per step, likewise.
-        learning_rate: Its peak, likewise.
-        max_length: Most tokens of a text, likewise.
+        batch_size: Texts per step; None as above.
+        learning_rate: Its peak; None as above.
+        max_length: Most tokens of a text; None as above.
         dtype: Weight type in training; by default float32.
         device: `cpu`, `cuda`, `cuda:1`, `mps`; `auto` takes an accelerator if there is one.
         device_map: Spread layers over devices: `auto`, `balanced`, `sequential`.

@@ -51,6 +51,11 @@ class LocalServer(ThreadingHTTPServer):
                 "free one"
             ) from error
 
+    @property
+    def address(self) -> str:
+        """Where it answers."""
+        return f"http://{HOST}:{self.server_port}/"
+
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a connection in a thread of its own, where there are not too many."""
         if self._free.acquire(blocking=False):

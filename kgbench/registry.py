@@ -171,7 +171,8 @@ class Registry:
         path = Path(place).expanduser()
         if not path.is_file():
             raise InputError(
-                f"no file {str(path)!r} to take the {self.kind} {attribute} from".replace("  ", " ")
+                f"no file {str(path)!r} to take the {self.kind}{f' {attribute}' * bool(attribute)} "
+                "from; give the path of one that is there, or a name"
             )
         return path, attribute
 

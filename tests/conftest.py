@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -186,3 +188,21 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from lm_eval_runs import write_tasks
 
     return write_tasks(tmp_path_factory.mktemp("tasks"))
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that the sources make, built and unpacked as an installer unpacks it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(
+        command,
+        cwd=Path(__file__).parent.parent,
+        check=True,
+        capture_output=True,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    (built,) = folder.glob("kgbench-*.whl")
+    with zipfile.ZipFile(built) as archive:
+        archive.extractall(folder / "installed")
+    return folder / "installed"

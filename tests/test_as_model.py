@@ -16,7 +16,7 @@ from kgbench.data import Prompt
 from kgbench.engine import Budget, Engine, as_model, load_pair
 from kgbench.engine.plan import make_plan
 from kgbench.engine.treatment import token_treatments
-from kgbench.errors import InputError, RegionError, UnknownNameError
+from kgbench.errors import InputError, ModelError, RegionError, UnknownNameError
 from kgbench.models.encoding import Encoded
 from kgbench.models.pair import ModelPair
 from kgbench.runner import load_prompts
@@ -148,10 +148,15 @@ def test_wrong_input_is_refused_by_name() -> None:
     with pytest.raises(UnknownNameError, match="decode policy"):
         as_model(pair, "LT", "greedy")
     inputs = batch(pair, ["Alan Collins stars in a movie alongside"])
+    with pytest.raises(RegionError, match=r"'FE.LT': FE follows.* give prompts="):
+        as_model(pair, "FE+LT")
+    other = load_prompts("tiny-gemma", ["qa"], 1)
     with pytest.raises(
         RegionError, match=r"'FE.LT' on the prompt .*Alan Collins.* has no region FE"
     ):
-        as_model(pair, "FE+LT").generate(**inputs, max_new_tokens=1)
+        as_model(pair, "FE+LT", prompts=other).generate(**inputs, max_new_tokens=1)
+    with pytest.raises(ModelError, match=r"got 'tiny-gemma'; load it first"):
+        as_model("tiny-gemma", "LT")  # type: ignore[arg-type]
     with pytest.raises(RegionError, match="no region before its last token"):
         as_model(pair, "LT", "last").generate(**inputs, max_new_tokens=1)
     with pytest.raises(InputError, match="give input_ids"):

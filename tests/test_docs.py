@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -352,3 +353,33 @@ def test_the_table_of_coverage_is_of_all_cases() -> None:
         cell for cell in told if cell in {(case.score, case.name) for case in CASES}
     ]
     assert not any("**" in cell for row in rows for cell in row)
+
+
+DIALECT = re.compile(r"\b(told|anew|likewise|nobody|beside)\b", re.IGNORECASE)
+RELEASED = ("neutral.toml", "movie_wordings.toml", "articles.toml", "wordings.toml")
+"""Files of sentences that models read, which are never edited."""
+
+
+def texts_of(path: Path) -> list[str]:
+    """What users may read of a file: of Python the strings, all of others."""
+    if path.suffix != ".py":
+        return path.read_text("utf-8").splitlines()
+    tree = ast.walk(ast.parse(path.read_text("utf-8")))
+    strings = [node.value for node in tree if isinstance(node, ast.Constant)]
+    return [text for text in strings if isinstance(text, str)]
+
+
+def test_texts_are_plain_english() -> None:
+    """No text that users read, in pages, help, messages or on the board, has words that the field
+    does not use, but for a key of old records and a sentence for a model.
+    """
+    kinds = (".md", ".py", ".toml", ".yaml", ".html", ".jinja", ".js", ".txt", ".cff")
+    found = []
+    for top in ("kgbench", "docs", "leaderboard", "tasks", "tests/golden", "."):
+        for path in (ROOT / top).glob("*" if top == "." else "**/*"):
+            kept = path.name in RELEASED or {"_build", "site", "charts"} & {*path.parent.parts[-1:]}
+            if path.suffix in kinds and path.is_file() and not kept:
+                found += [
+                    f"{path}: {text[:200]}" for text in texts_of(path) if DIALECT.search(text)
+                ]
+    assert [text for text in found if not text.endswith((": told", "{P:beside}"))] == []

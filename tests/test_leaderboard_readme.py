@@ -69,7 +69,7 @@ def test_the_path_is_whole() -> None:
         "validate",
         "submit",
         "leaderboard build",
-        "leaderboard build",
+        "view",
     ]
 
 

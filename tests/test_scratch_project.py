@@ -9,7 +9,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import forks
 import pytest
 import torch
 from adapters import quiet
-from pages import DOCS, PAGES, ROOT, block, code
+from pages import DOCS, PAGES, block, code
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
@@ -28,24 +27,6 @@ from kgbench.data import load_dataset
 
 PAGE = PAGES[DOCS / "guides" / "test-a-finetune.md"]
 FACTS = "tiny_movies:first150"
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that the sources make, built and unpacked as an installer unpacks it."""
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(
-        command,
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-    )
-    (built,) = folder.glob("kgbench-*.whl")
-    with zipfile.ZipFile(built) as archive:
-        archive.extractall(folder / "installed")
-    return folder / "installed"
 
 
 class Project:

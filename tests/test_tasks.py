@@ -14,10 +14,11 @@ from typing import Any
 
 import forks
 import pytest
-import yaml
+import torch
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 from test_package import loaded_by
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kgbench.cli import main
 from kgbench.data import ImportOptions, builtin_prompts, dataset_names, load_dataset, load_prompts
@@ -213,21 +214,82 @@ def test_a_users_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         .partition("```yaml\n")[2]
         .partition("```")[0]
     )
-    (tmp_path / "my_facts.yaml").write_text(shown, encoding="utf-8")
-    data = {"kgbench_dataset": "facts.jsonl", "kgbench_prompt": "mine"}
-    choices = {
-        "include": str(FOLDER / "_choices.yaml"),
-        "task": "my_choices",
-        "dataset_kwargs": data,
-    }
-    (tmp_path / "choices.yaml").write_text(yaml.safe_dump(choices), encoding="utf-8")
+    shown = shown.replace("../", f"{FOLDER}/")
+    (tmp_path / "my_choices.yaml").write_text(shown, encoding="utf-8")
+    other = shown.replace("choices", "loglikelihood")
+    (tmp_path / "my_facts.yaml").write_text(other, encoding="utf-8")
     (tmp_path / "away").mkdir()
     monkeypatch.chdir(tmp_path / "away")
     manager = TaskManager(include_path=[str(tasks_path()), str(tmp_path)], include_defaults=False)
-    tasks = manager.load(["my_facts", "my_choices", HEADLINE])["tasks"]
-    assert [doc["target"] for doc in tasks["my_facts"].eval_docs][1] == " 1984"
-    assert list(tasks["my_facts"].aggregation()) == list(tasks[HEADLINE].aggregation())
+    tasks = manager.load(["my_loglikelihood", "my_choices", HEADLINE])["tasks"]
+    assert [doc["target"] for doc in tasks["my_loglikelihood"].eval_docs][1] == " 1984"
+    assert list(tasks["my_loglikelihood"].aggregation()) == list(tasks[HEADLINE].aggregation())
     assert sorted(tasks["my_choices"].eval_docs[1]["candidates"]) == ["1984", "Bo"]
+
+
+def test_tasks_of_a_users_own_facts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], checkpoints: Any
+) -> None:
+    """`kgbench tasks new` makes tasks that stock lm-eval's `hf` runs from any directory, whose
+    log-probability of a name is the model's.
+    """
+    (tmp_path / "towns.csv").write_text("country,capital\nPeru,Lima\nKenya,Nairobi\nChad,1984\n")
+    words = ["tasks", "new", str(tmp_path / "towns.csv"), "-o", str(tmp_path / "out"), "--json"]
+    words += ["--subject", "country", "--object", "capital"]
+    assert main([*words, "--template", "ask={country} has"]) == 0
+    names = json.loads(capsys.readouterr().out)["tasks"]
+    assert names == ["kgbench_towns_ask", "kgbench_towns_ask_choices"]
+    folder = checkpoints("gpt2")["sft"]
+    results = simple_evaluate(
+        model="hf",
+        model_args={"pretrained": str(folder), "dtype": "float32"},
+        device="cpu",
+        tasks=names,
+        task_manager=TaskManager(include_path=str(tmp_path / "out"), include_defaults=False),
+        bootstrap_iters=0,
+    )["results"]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    totals = []
+    for country, capital in (("Peru", "Lima"), ("Kenya", "Nairobi"), ("Chad", "1984")):
+        start = len(tokenizer(f"{country} has")["input_ids"])
+        ids = torch.tensor([tokenizer(f"{country} has {capital}")["input_ids"]])
+        scores = model(ids).logits[0, start - 1 : -1].log_softmax(-1)
+        totals.append(scores.gather(1, ids[0, start:, None]).sum().item())
+    assert results[names[0]]["name_logprob,none"] == pytest.approx(sum(totals) / 3, abs=1e-4)
+    assert "acc,none" in results[names[1]]
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (["tiny_movies"], "tiny_movies is shipped, and so are its tasks"),
+        (["facts.csv"], "no built-in prompt fits 'facts'"),
+        (["facts.csv", "--template", "ask={country} has {capital}"], "gives the answer away"),
+        (["my facts.csv", "--template", "ask={country} has"], "cannot name a task of lm-eval"),
+        (["there.csv", "--template", "ask={country} has"], "is there already"),
+    ],
+)
+def test_tasks_that_cannot_be_made(
+    words: list[str],
+    wrong: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One line says why, and nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("facts", "there", "my facts"):
+        Path(f"{name}.csv").write_text("country,capital\nPeru,Lima\nKenya,Nairobi\n")
+    Path("out/there").mkdir(parents=True)
+    Path("out/there/there.jsonl").touch()
+    columns = ["--subject", "country", "--object", "capital"] * (
+        len(words) > 1 or "csv" in words[0]
+    )
+    assert main(["tasks", "new", "-o", "out", *words, *columns]) == 2
+    error = capsys.readouterr().err
+    assert wrong in error and error.count("\n") == 1
+    assert [path.name for path in Path("out").rglob("*")] == ["there", "there.jsonl"]
 
 
 # ------------------------------------------------------------------------------------------ figures

@@ -415,7 +415,7 @@ def test_an_entry_is_never_edited(board: Path, theirs: Path) -> None:
         f"{first.name}/submission.json: {wrong}",
         f"{first.name}/verification.json: file: it is gone",
     ]
-    assert main(["validate", "--strict", "--beside", str(board), str(theirs)]) == 1
+    assert main(["validate", "--strict", "--against", str(board), str(theirs)]) == 1
 
 
 def test_an_entry_that_is_gone_is_a_line_of_its_own(board: Path, theirs: Path) -> None:
@@ -425,7 +425,7 @@ def test_an_entry_that_is_gone_is_a_line_of_its_own(board: Path, theirs: Path) -
     put(theirs, first)
     shutil.rmtree(theirs / second.place)
     assert refused(theirs, beside=board) == [
-        f"{first.name}/verification.json: file: it is gone; expected entries as they are, and new ones beside them",
+        f"{first.name}/verification.json: file: it is gone; expected entries as they are, and new ones with them",
         f"{second.name}: entry: it is on the board, and gone here; expected every entry of the "
         f"board, or --withdraw {second.name} by those who keep it",
     ]
@@ -437,7 +437,7 @@ def test_those_who_keep_the_board_withdraw(board: Path, theirs: Path) -> None:
     """
     _, second = honest()
     shutil.rmtree(theirs / second.place)
-    arguments = ["validate", "--strict", "--beside", str(board), str(theirs)]
+    arguments = ["validate", "--strict", "--against", str(board), str(theirs)]
     assert main(arguments) == 1
     newer = LocalizerRef(name="my_method", version="2 MyMethod 0123456789abcdef")
     made = result(identity(localizer=newer), {**RATES, "FE": 0.4}, seed=4)

@@ -267,7 +267,7 @@ def test_results_are_checked_by_the_base_branch() -> None:
     assert install < fetch
     assert not any("pip install" in run or "python " in run for run in names[fetch:])
     (check,) = [run for run in names if "kgbench validate" in run]
-    assert "--strict --beside leaderboard/results" in check and "$LABELS" in check
+    assert "--strict --against leaderboard/results" in check and "$LABELS" in check
 
 
 def git(folder: Path, *arguments: str) -> str:

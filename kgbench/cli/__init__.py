@@ -20,8 +20,9 @@ import click
 from click.shell_completion import get_completion_class
 
 from kgbench.analyses import analyses
+from kgbench.cli.options import CommandGroup, usage_text
 from kgbench.cli.output import TerminalText, terminal_text
-from kgbench.errors import KgbenchError, UnknownNameError, command_line
+from kgbench.errors import KgbenchError, command_line
 from kgbench.version import __version__
 
 __all__ = ["command", "main"]
@@ -43,6 +44,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "diff": "Show which weights finetuning changed (no facts).",
         "ls": "List models, data sets, prompts, methods and more.",
         "show": "Print runs: tables, CSV, Markdown, LaTeX or JSON.",
+        "view": "Look at runs in a browser: search, facts, maps.",
         "compare": "Print paired differences of two runs.",
         "plot": "Draw bars, budget curves or maps of runs.",
     },
@@ -52,6 +54,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Extend": {
         "data": "Import facts of your own.",
+        "tasks": "Make lm-eval tasks of facts of your own.",
         "train": "Finetune a donor on the facts of a data set.",
         "family": "Describe an architecture that is not known yet.",
         "new-localizer": "Write a working localizer, and its test.",
@@ -60,7 +63,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Publish": {
         "validate": "Check recorded runs and board entries (no model).",
         "submit": "Put recorded runs on the leaderboard.",
-        "leaderboard": "Build, check and serve the leaderboard.",
+        "leaderboard": "Build and check the leaderboard.",
     },
     "Set up": {
         "doctor": "Show versions, devices, memory and extras.",
@@ -86,7 +89,7 @@ def _installed() -> list[str]:
     return [name for name in names if name not in _COMMANDS]
 
 
-class LazyGroup(click.Group):
+class LazyGroup(CommandGroup):
     """Commands under headings; a command's module is imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -130,19 +133,6 @@ class LazyGroup(click.Group):
         command = self.get_command(ctx, name)
         assert command is not None
         return command.get_short_help_str(limit=60)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but an unknown name is answered with the nearest ones.
-
-        Raises:
-            UnknownNameError: There is no such command.
-        """
-        names = self.list_commands(ctx)
-        if args[0] not in names and not args[0].startswith("-"):
-            raise UnknownNameError("command", args[0], names)
-        return super().resolve_command(ctx, args)
 
 
 def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None) -> None:
@@ -210,7 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(str(error), error.exit_status)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "kgbench"
-        return _complain(f"{error.format_message()} (see {path} --help)", error.exit_code)
+        text = usage_text(error, sys.argv[1:] if arguments is None else arguments)
+        return _complain(f"{text} (see {path} --help)", error.exit_code)
     except click.ClickException as error:
         return _complain(error.format_message(), error.exit_code)
     except click.Abort:

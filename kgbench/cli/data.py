@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from kgbench.cli.options import cli_command, completer, imports_of
+from kgbench.cli.options import CommandGroup, cli_command, completer, imports_of
 from kgbench.cli.output import Output, terminal_text
 from kgbench.data import Dataset, ImportOptions, Prompt, load_prompts
 from kgbench.data.facts import check_target, dataset_from, left_out, write_dataset
@@ -37,7 +37,7 @@ from kgbench.numbers import count_text
 from kgbench.testing.decisions import FEWEST
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def data_command() -> None:
     """Facts of your own or by others: import them."""
 

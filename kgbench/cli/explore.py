@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
 
 from kgbench.cli.options import File, check_options, cli_command, settings_of, spec_of
-from kgbench.cli.output import Output, write_file
+from kgbench.cli.output import Output, until_interrupted, write_file
 from kgbench.errors import InputError
 from kgbench.runner.spec import PAIR
 
@@ -67,13 +66,5 @@ def explore_command(
     if output is not None:
         write_file(output, page_of(payload).encode())
     if served:
-        _serve(serve(reader, payload, port))
+        until_interrupted(serve(reader, payload, port))
     return Output([f"page     {output}"] if output else [], payload)
-
-
-def _serve(server: Any) -> None:
-    host, port = server.server_address[:2]
-    click.echo(f"http://{host}:{port}/    (Ctrl-C ends it)")
-    sys.stdout.flush()
-    with server:
-        server.serve_forever()

@@ -7,11 +7,11 @@ from contextlib import redirect_stdout
 
 import click
 
-from kgbench.cli.options import ExistingFolder, cli_command
+from kgbench.cli.options import CommandGroup, ExistingFolder, cli_command
 from kgbench.cli.output import Output, json_text, terminal_text
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def family_command() -> None:
     """Maps of where each component lives in the models of an architecture."""
 

@@ -7,81 +7,62 @@ from pathlib import Path
 
 import click
 
-from kgbench.cli.options import Folder, cli_command
+from kgbench.cli.options import CommandGroup, Folder, cli_command
 from kgbench.cli.output import Output
-from kgbench.errors import InputError
 from kgbench.numbers import count_text
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def leaderboard_command() -> None:
     """The leaderboard: tables and pages of its results.
 
     \b
     kgbench leaderboard build            # LEADERBOARD.md and site/ from results/
-    kgbench leaderboard build --serve    # look at it, together with your own runs
     kgbench leaderboard build --check    # every entry, and whether LEADERBOARD.md is of results/
+    kgbench view --board leaderboard     # look at it, together with your own runs
     """  # noqa: D301 (click reads the character, not its escape)
 
 
 @cli_command(
-    *("root", "records", "as_json"),
+    *("root", "as_json"),
     group=leaderboard_command,
     epilog="Exit status: 0 done; 1 with --check, something differs; 2 wrong input.",
-    port={"type": click.IntRange(0, 65535)},
 )
 def build(
     *,
     check: bool,
-    serve: bool,
-    port: int | None,
+    root: Path,
     dataset: Folder | None,
     every_eval_ever: Folder | None,
     space: Folder | None,
-    **options: Path,
-) -> Output | None:
+) -> Output:
     """Write LEADERBOARD.md and site/ from the results.
 
-    The same results give the same bytes on every machine. With --serve nothing
-    is written: the pages are shown in a browser, together with your own runs.
-    With --check nothing is written either: what is wrong in any entry, or differs
-    in LEADERBOARD.md, is listed. With a folder for --dataset, --every-eval-ever or
-    --space only that is written, or with --check compared with the results.
+    The same results give the same bytes on every machine. With --check nothing
+    is written: what is wrong in any entry, or differs in LEADERBOARD.md, is
+    listed. With a folder for --dataset, --every-eval-ever or --space only that is
+    written, or with --check compared with the results.
+    `kgbench view --board leaderboard` shows the pages.
 
     \b
     kgbench leaderboard build
-    kgbench leaderboard build --serve --results kgbench-results
     kgbench leaderboard build --space my-space
 
     Args:
         check: Check every entry, and whether LEADERBOARD.md is what they give.
-        serve: Show the pages instead, until Ctrl-C.
-        port (N): With --serve, on this machine; 0 takes a free one.  [default: 8765]
+        root: The leaderboard's folder.
         dataset (DIR): Boards, entries and facts as Parquet, for `datasets.load_dataset`.
         every_eval_ever (DIR): A file per entry in the format of Every Eval Ever.
         space (DIR): The pages as a static Space of the Hugging Face Hub.
-        **options: Folders of the leaderboard and of records.
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.leaderboard.build import build as build_all
-    from kgbench.leaderboard.build import serve as serve_site
 
     asked = {"dataset": dataset, "every_eval_ever": every_eval_ever, "space": space}
     folders = {name: folder for name, folder in asked.items() if folder is not None}
-    root, records = options["root"], options["output_dir"]
-    if port is not None and not serve:
-        raise InputError("--port is for --serve: give both, or none")
-    if check and serve:
-        raise InputError("--check and --serve both leave the files as they are: give one of them")
-    if serve and folders:
-        raise InputError("--serve writes nothing: give it, or folders to write to")
     if check:
         return _checked(root, folders)
     if folders:
         return _exported(root, folders)
-    if serve:
-        local = records if records.is_dir() else None
-        serve_site(root, 8765 if port is None else port, local, click.echo)
-        return None
     files, changed = build_all(root)
     line = (
         f"{files} files, {changed} of them written or deleted; look at "

@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from kgbench.cli.output import Output, working
 from kgbench.data import ImportOptions
 from kgbench.data.templates import named_templates
-from kgbench.errors import InputError
+from kgbench.errors import InputError, UnknownNameError
 from kgbench.registry import field_docs
 from kgbench.runner.choices import NAMES
 from kgbench.runner.spec import RESULTS, Settings, Spec, grafts_of, listed, own_arguments
@@ -245,6 +245,55 @@ def _type_of(annotation: str, meta: Mapping[str, Any]) -> Any:
 
 
 # ------------------------------------------------------------------------- commands
+
+
+class CommandGroup(click.Group):
+    """Commands; one that is unknown or left out is answered with those that there are."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, but a command must be given.
+
+        Raises:
+            InputError: None is.
+        """
+        if not args and not self.invoke_without_command:
+            names = ", ".join(self.list_commands(ctx))
+            path = ctx.command_path
+            raise InputError(f"{path} what? Its commands are: {names} (see {path} --help)")
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but an unknown name is answered with the nearest ones.
+
+        Raises:
+            UnknownNameError: There is no such command.
+        """
+        names = self.list_commands(ctx)
+        if args[0] not in names and not args[0].startswith("-"):
+            raise UnknownNameError("command", args[0], names)
+        return super().resolve_command(ctx, args)
+
+
+_LISTS = ("--model", "--localizer", "--prompt", "--graft")
+"""Options of several values, with commas between them."""
+
+
+def usage_text(error: click.UsageError, words: Sequence[str]) -> str:
+    """What click found wrong with a command line, and of a word too many what to do with it."""
+    text = error.format_message().replace("a valid integer range", "a whole number")
+    text = text.removesuffix(".")
+    if (found := re.search(r"unexpected extra arguments? \((\S+?)[ )]", text)) is None:
+        return text
+    extra = found[1]
+    option, value = ["", "", *words[: words.index(extra)]][-2:]
+    if option in _LISTS:
+        return f"{text}; several values have commas between them: {option} {value},{extra}"
+    if extra in NAMES["models"]():
+        return f"{text}; a pair of models goes by --model {extra}"
+    takes = " ".join(error.ctx.command.collect_usage_pieces(error.ctx)) if error.ctx else ""
+    return f"{text}; it takes {takes}, and a text with blanks goes in quotes"
 
 
 def cli_command(

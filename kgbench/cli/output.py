@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
@@ -21,6 +21,7 @@ from kgbench.progress import Progress, progress
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from kgbench.local_server import LocalServer
     from kgbench.report import Report
 
 Shown = TypeVar("Shown")
@@ -161,7 +162,10 @@ def write_file(path: Path, content: bytes) -> None:
     try:
         write_whole(path, content)
     except OSError as error:
-        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
+        raise OutputError(
+            f"cannot write {str(path)!r}: {error.strerror}; name a file in a folder that is there "
+            "and can be written"
+        ) from error
 
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -203,3 +207,11 @@ def working(as_json: bool, quiet: bool = False) -> Iterator[Progress | None]:
     """
     with redirect_stdout(sys.stderr if as_json else sys.stdout), progress(not quiet) as report:
         yield report
+
+
+def until_interrupted(server: LocalServer) -> None:
+    """Print the address of a server and answer until Ctrl-C."""
+    with server, suppress(KeyboardInterrupt):
+        click.echo(f"{server.address}    (Ctrl-C ends it)")
+        sys.stdout.flush()
+        server.serve_forever()

@@ -28,7 +28,7 @@ def validate_command(
     path: Path | None,
     *,
     strict: bool,
-    beside: Folder | None,
+    against: Folder | None,
     withdraw: tuple[str, ...],
     schema: str | None,
 ) -> Output | None:
@@ -39,7 +39,7 @@ def validate_command(
     entries after it. Figures are made of the per-fact rows, whatever record.json
     says of them; data, prompts and weights are compared with what is shipped. The first line counts
     the entries in order; then a line for each finding, notes last: file, field,
-    what is wrong and what was expected. With --strict and --beside, a folder of
+    what is wrong and what was expected. With --strict and --against, a folder of
     entries is the whole board as it is to be: what is changed or gone is refused.
 
     \b
@@ -51,8 +51,8 @@ def validate_command(
         path: What is checked.
         strict: As for the board: known data, models and prompts only, and a submission of each
             record.
-        beside: Results on the board already, to compare with.
-        withdraw (NAME): An entry, or a method, that is taken from --beside; may be repeated.
+        against: Results on the board already, to compare with.
+        withdraw (NAME): An entry, or a method, that is taken from --against; may be repeated.
         schema: Print the JSON Schema of a file instead.
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.leaderboard.validate import validate
@@ -64,11 +64,11 @@ def validate_command(
         return None
     if path is None:
         raise InputError("which results? Give a run's folder, a folder of such, or a method's")
-    if withdraw and beside is None:
-        raise InputError("--withdraw is for --beside: give the results on the board")
+    if withdraw and against is None:
+        raise InputError("--withdraw is for --against: give the results on the board")
     findings: list[Finding] = []
     checked = accepted = 0
-    for entry in validate(path, strict, beside, withdraw):
+    for entry in validate(path, strict, against, withdraw):
         checked, accepted = checked + 1, accepted + entry.accepted
         findings += entry.findings
     noun = "entry is" if checked == 1 else "entries are"

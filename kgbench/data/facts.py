@@ -441,7 +441,7 @@ def check_target(path: Path, force: bool = False) -> None:
         )
     if path.exists() and not force:
         raise OutputError(
-            f"{path} is there already; give another file by -o, or replace it by --force"
+            f"{path} is there already; give another place by -o, or replace it by --force"
         )
 
 

@@ -217,6 +217,17 @@ def named_templates(texts: Iterable[str]) -> dict[str, str]:
     templates: dict[str, str] = {}
     for entry in texts:
         name, equals, text = (part.strip() for part in entry.partition("="))
+        if (
+            equals
+            and " " in name
+            and "{" not in name
+            and text
+            and entry[entry.index("=") + 1] != " "
+        ):
+            raise InputError(
+                f"--template {entry!r}: {name!r} cannot name a prompt, whose name has no blanks; a "
+                f"text that holds '=' is given after a name, as in 'mine={entry.strip()}'"
+            )
         if not equals or not NAME.fullmatch(name):
             name, text = _short_name(entry), entry.strip()
         if name in templates:

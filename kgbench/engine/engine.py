@@ -22,7 +22,7 @@ from kgbench.engine.treatment import Configuration, graft_treatments, with_donor
 from kgbench.engine.weights import equal_slots
 from kgbench.errors import ModelError, check_choice
 from kgbench.models.in_memory import refuse_hooks
-from kgbench.models.pair import ModelPair
+from kgbench.models.pair import ModelPair, check_pair
 from kgbench.sites import split_grafts
 
 EXECUTORS: Mapping[str, Callable[[Wiring, Plan, Budget], Iterator[Answers]]] = {
@@ -275,6 +275,7 @@ def grafted_logits(
         UnknownNameError: A donor, component or executor does not exist.
         InputError: Hooks at all modules, or torch's autocast, would change what models compute.
     """
+    check_pair(pair)
     refuse_hooks()
     if isinstance(grafts, str):
         grafts = split_grafts(grafts)

@@ -26,9 +26,9 @@ from kgbench.engine.treatment import (
     with_donors,
 )
 from kgbench.errors import InputError, RegionError, check_choice
-from kgbench.models.pair import ModelPair
+from kgbench.models.pair import ModelPair, check_pair
 from kgbench.models.tensors import shared_copy
-from kgbench.sites import DECODE, Graft
+from kgbench.sites import DECODE, Graft, is_mark
 
 Regions = Callable[[tuple[int, ...]], Mapping[str, Sequence[int]]]
 """Tokens of each region of a prompt, given its ids."""
@@ -62,10 +62,16 @@ def as_model(
         InputError: A term of the graft has no sites in this model, or prompts of one text have
             other regions.
     """
+    check_pair(pair)
     check_choice("decode policy", decode, DECODE)
     parsed = parse_configuration(graft) if isinstance(graft, str) else graft
     pair = with_donors(pair, [parsed])
     names = parsed.regions() if isinstance(parsed, Graft) else frozenset[str]()
+    if not prompts and (marked := sorted(n for n in names if n == "FE" or is_mark(n))):
+        raise RegionError(
+            f"graft {str(graft)!r}: {', '.join(marked)} follows from no text alone: give prompts=, "
+            "those of kgbench.load_prompts or a function of ids"
+        )
     regions = prompts if callable(prompts) else _regions_of(pair, prompts, names)
     grafted = _Grafted(pair, parsed, decode, regions)
     model: Any = shared_copy(pair.recipient).eval()

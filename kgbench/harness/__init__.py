@@ -10,18 +10,29 @@ and form, and is made when the folder is first needed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import platformdirs
 
-from kgbench.data import dataset_names, fitting_prompts, load_dataset, prompt_names
+from kgbench.data import (
+    Dataset,
+    dataset_names,
+    fitting_prompts,
+    load_dataset,
+    load_prompts,
+    prompt_names,
+)
+from kgbench.data.facts import write_dataset
+from kgbench.data.prompts import find_giveaways, refuse_leaks
 from kgbench.errors import InputError
 from kgbench.extras import install_command
 from kgbench.records import write_whole
@@ -34,7 +45,9 @@ __all__ = [
     "register",
     "shipped_tasks",
     "task_files",
+    "tasks_of",
     "tasks_path",
+    "write_tasks",
 ]
 
 MODEL = "kgbench"
@@ -72,8 +85,8 @@ include: ../_{form}.yaml
 task: {name}
 tag: [{tags}]
 dataset_kwargs:
-  kgbench_dataset: {dataset}
-  kgbench_prompt: {prompt}
+  kgbench_dataset: "{source}"
+  kgbench_prompt: "{prompt}"
 """
 
 
@@ -95,41 +108,83 @@ class ShippedTask:
         """Path of the YAML file in the folder of tasks."""
         return f"{self.dataset}/{self.prompt}{FORMS[self.form]}.yaml"
 
-    def yaml(self) -> str:
-        """Text of the YAML file."""
+    def yaml(self, source: str | None = None) -> str:
+        """Text of the YAML file.
+
+        Args:
+            source: A file of facts in its folder; by default a shipped data set.
+        """
         tags = ", ".join(self.tags)
+        source = source or self.dataset
         return _YAML.format(
-            form=self.form, name=self.name, tags=tags, dataset=self.dataset, prompt=self.prompt
+            form=self.form, name=self.name, tags=tags, source=source, prompt=self.prompt
         )
 
 
 @cache
 def shipped_tasks() -> tuple[ShippedTask, ...]:
     """All shipped tasks, by data set, prompt and form."""
-    tasks = []
-    for dataset in map(load_dataset, dataset_names()):
-        fitting = fitting_prompts(dataset, prompt_names())
-        for prompt in (*fitting, *dataset.templates):
-            for form, ending in FORMS.items():
-                name = f"kgbench_{dataset.name}_{prompt}{ending}"
-                tags = (f"kgbench{ending}", f"kgbench_{dataset.name}{ending}")
-                size = len(dataset.facts)
-                tasks.append(ShippedTask(name, dataset.name, prompt, form, tags, size))
-    return tuple(tasks)
+    return tuple(chain.from_iterable(map(tasks_of, map(load_dataset, dataset_names()))))
+
+
+def tasks_of(dataset: Dataset) -> Iterator[ShippedTask]:
+    """The tasks of a data set, by prompt and form."""
+    fitting = fitting_prompts(dataset, prompt_names())
+    for prompt in (*fitting, *dataset.templates):
+        for form, ending in FORMS.items():
+            name = f"kgbench_{dataset.name}_{prompt}{ending}"
+            tags = (f"kgbench{ending}", f"kgbench_{dataset.name}{ending}")
+            yield ShippedTask(name, dataset.name, prompt, form, tags, len(dataset.facts))
 
 
 def task_files() -> dict[str, str]:
     """Text of each file of the folder of tasks, by path: the common parts, then the tasks."""
-    files = {path.name: path.read_text("utf-8") for path in sorted(_common().glob("_*.yaml"))}
-    for task in shipped_tasks():
-        files[task.file] = task.yaml()
-    return files
+    return {**_common(), **{task.file: task.yaml() for task in shipped_tasks()}}
 
 
-def _common() -> Path:
-    """Folder of the hand-written files: in the package of a wheel, in the root of a checkout."""
+def _common() -> dict[str, str]:
+    """The hand-written files: in the package of a wheel, in the root of a checkout."""
     package = Path(__file__).parents[1]
-    return next(path for path in (package / "tasks", package.parent / "tasks") if path.is_dir())
+    places = (package / "tasks", package.parent / "tasks")
+    folder = next(path for path in places if path.is_dir())
+    return {path.name: path.read_text("utf-8") for path in sorted(folder.glob("_*.yaml"))}
+
+
+def write_tasks(dataset: Dataset, folder: Path, force: bool = False) -> list[ShippedTask]:
+    """Write the tasks of a user's own facts, and the facts.
+
+    Args:
+        dataset: The facts, whose own templates are its prompts, or the built-in ones that fit.
+        folder: For lm-eval's `--include_path`; the tasks go into a folder of their name in it.
+        force: Replace those that are there.
+
+    Raises:
+        InputError: No prompt fits the facts, or their name is no part of a task's name.
+        OutputError: The files cannot be written, or are there already.
+    """
+    from kgbench.harness.rows import rows
+
+    if not (tasks := list(tasks_of(dataset))):
+        raise InputError(
+            f"no built-in prompt fits {dataset.name!r}, and it has no template: add --template, "
+            "such as --template 'ask=The capital of {country} is'"
+        )
+    for task in tasks:
+        if not re.fullmatch(r"[\w.-]+", task.name, re.ASCII):
+            raise InputError(
+                f"{task.name!r} cannot name a task of lm-eval: expected letters, digits, '_', '-' "
+                "and '.' in the name of the file and of each template"
+            )
+        if task.form == "choices":
+            rows(dataset, task.prompt)
+    prompts = {task.prompt: load_prompts(dataset, [task.prompt]) for task in tasks}
+    giveaways = {name: find_giveaways(dataset, texts) for name, texts in prompts.items()}
+    refuse_leaks(dataset.name, giveaways, len(dataset.facts))
+    facts = f"{dataset.name}.jsonl"
+    write_dataset(dataset, folder / dataset.name / facts, force)
+    for path, text in {**_common(), **{task.file: task.yaml(facts) for task in tasks}}.items():
+        write_whole(folder / path, text.encode())
+    return tasks
 
 
 def describe_tasks() -> dict[str, dict[str, Any]]:

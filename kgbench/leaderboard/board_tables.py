@@ -207,7 +207,7 @@ def _line(name: str, measured: Measured) -> Line:
         laws = "a law" if len(broken) == 1 else "laws"
         reason = f"it breaks {laws} of localizers: {law_names(broken)}"
     elif untried:
-        reason = "contract not run: nobody has tried on it the laws of localizers"
+        reason = "contract not run: the laws of localizers were not tried on it"
     elif isinstance(measured.standing, str):
         reason = measured.standing
     else:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -22,7 +21,7 @@ from kgbench.leaderboard.board_tables import Leaderboard, Table, spread_text
 from kgbench.leaderboard.boards import all_boards
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.site.pages import POLICY, render_site
-from kgbench.local_server import HOST, LocalServer, names_this_machine
+from kgbench.local_server import LocalServer, names_this_machine
 from kgbench.records import RecordStore, write_whole
 from kgbench.report import Dash, Footnotes, markdown_text
 
@@ -37,8 +36,8 @@ better methods to their number less that of the significantly worse (all paired 
 that differs significantly from no other has no rank. The source *maintainers* is kgbench's own methods, run by the project;
 *verified* is what a maintainer ran again and it agreed; *self-reported* is what only the submitter has run: its ranks stand in
 brackets, and others leave it out. A method that breaks a law of localizers has no rank. A figure over several cells is
-only given to a method that was run on all of them. `kgbench leaderboard build --serve` shows pages with pictures, single
-cells and runs, and without `--serve` writes them to `site/`; how to add a method is in [README.md](README.md).
+only given to a method that was run on all of them. `kgbench leaderboard build` writes pages with pictures, single cells and
+runs to `site/`, and `kgbench view --board leaderboard` shows them; how to add a method is in [README.md](README.md).
 
 This file is written by `kgbench leaderboard build`.
 """
@@ -126,8 +125,8 @@ def results_folder(root: Path) -> Path:
     """
     if not (root / RESULTS).is_dir():
         raise InputError(
-            f"{root} is no leaderboard: expected a folder {RESULTS!r} in it; give the place by "
-            "--root"
+            f"{root} is no leaderboard: expected a folder {RESULTS!r} in it; give the place of "
+            "one, such as leaderboard in a clone"
         )
     return root / RESULTS
 
@@ -244,41 +243,31 @@ def differences(root: Path, entries: Sequence[Entry] | None = None) -> list[str]
 # ------------------------------------------------------------------------------------------ serving
 
 
-def serve(root: Path, port: int, own: Path | None, announce: Callable[[str], None] = print) -> None:
-    """Make the pages and serve them until Ctrl-C.
-
-    Args:
-        root: The leaderboard's folder, which holds `results/`.
-        port: Port on this machine; 0 takes a free one.
-        own: Folder with the reader's own runs, shown with the badge `yours`; None for none.
-        announce: Callback for a line each: what is read, and the address once it answers.
+def board_pages(root: Path, own: Sequence[Entry] = ()) -> dict[str, bytes]:
+    """Pages of a leaderboard by their paths, with the reader's own runs under the badge `yours`.
 
     Raises:
         DataError: If an entry does not read.
-        InputError: If there is no leaderboard, or the port cannot be had.
+        InputError: If there is no leaderboard.
     """
-    results, pages = results_folder(root), dict[str, bytes]()
-    with site_server(pages, port) as server, suppress(KeyboardInterrupt):
-        announce(f"reading {results}")
-        entries = list(read_entries(results))
-        yours = own_entries(own, entries) if own is not None else []
-        of_own = f" and {len(yours)} of your own from {own}" if own is not None else ""
-        announce(f"drawing the pages of {len(entries)} runs{of_own}")
-        pages.update(render_site(make_leaderboard([*entries, *yours])))
-        announce(f"ready: http://{HOST}:{server.server_port}/  (Ctrl-C ends)")
-        server.serve_forever()
+    entries = list(read_entries(results_folder(root)))
+    there = {entry.result.id for entry in entries}
+    yours = [run for run in own if run.result.id not in there]
+    return dict(render_site(make_leaderboard([*entries, *yours])))
 
 
-def own_entries(own: Path, board: Sequence[Entry]) -> list[Entry]:
-    """Runs of a folder that are not on the board; one that is damaged gives a warning."""
-    runs = {stored.record.id: stored for stored in RecordStore(own).scan()}
-    for entry in board:
-        runs.pop(entry.result.id, None)
+def own_entries(folder: Path) -> list[Entry]:
+    """Runs of a folder, each once; one that is damaged gives a warning."""
+    runs = {stored.record.id: stored for stored in RecordStore(folder).scan()}
     return [Entry(stored.path, stored.record, None, None) for stored in runs.values()]
 
 
-def site_server(pages: Mapping[str, bytes], port: int) -> LocalServer:
-    """A server of pages by their paths, for this machine alone.
+Pages = Callable[[str], bytes | None]
+"""Gives a page by its path; None where there is none."""
+
+
+def site_server(pages: Pages, port: int) -> LocalServer:
+    """A server of pages for this machine alone.
 
     Raises:
         InputError: If the port cannot be had.
@@ -289,7 +278,7 @@ def site_server(pages: Mapping[str, bytes], port: int) -> LocalServer:
 class _Pages(BaseHTTPRequestHandler):
     """Pages only, and only to who asks for this machine by its own name."""
 
-    def __init__(self, pages: Mapping[str, bytes], *connection: Any) -> None:
+    def __init__(self, pages: Pages, *connection: Any) -> None:
         self.pages = pages
         super().__init__(*connection)
 
@@ -298,7 +287,7 @@ class _Pages(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path).removeprefix("/") or "index.html"
         if not names_this_machine(self.headers):
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "asked for by another name")
-        elif (content := self.pages.get(path)) is None:
+        elif (content := self.pages(path)) is None:
             self.send_error(HTTPStatus.NOT_FOUND, "no such page")
         else:
             self.send_response(HTTPStatus.OK)

@@ -40,7 +40,7 @@ from kgbench.records.fact_rows import STORED, with_derived
 from kgbench.sites.configurations import parse_top
 from kgbench.stats import with_figures
 
-# ---------------------------------------------------------------------------- files beside a record
+# ---------------------------------------------------------------------------- files of a record
 
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._+()=,-]{0,59}$"
@@ -412,7 +412,7 @@ def _part(path: Path, record: Result, documents: Documents, model: type[_P]) -> 
     except ValidationError as error:
         raise DataError(f"{path}: {first_fault(error, 'content')}") from error
     if part.record != record.id:
-        raise DataError(f"{path}: record: it goes with another record than the one beside it")
+        raise DataError(f"{path}: record: it goes with another record than the one here")
     return part
 
 

@@ -33,7 +33,7 @@ BETAS = (0.9, 0.95)
 class MaskGraft(ScoringLocalizer):
     """Sites to graft, learned: one hard-concrete gate per site under an L0 budget.
 
-    Adam maximises the targets' mean log-probability under sampled grafts; gates are drawn anew for
+    Adam maximises the targets' mean log-probability under sampled grafts; gates are drawn again for
     each prompt at each step. The expected number of open gates starts at the budget, with all gates
     equal, and a Lagrange multiplier holds it there from both sides (arXiv 1910.04732, without its
     schedule: a mask that starts with all sites open and closes them step by step drops sites that

@@ -31,7 +31,7 @@ class Oracle(ScoringLocalizer):
         """Whether all tokens of a site are planted."""
         if not self.truth:
             raise NotApplicableError(
-                "oracle needs to be told where the facts were planted, and nothing was planted in "
+                "oracle needs to know where the facts were planted, and nothing was planted in "
                 f"{pair.name}: choose a planted pair, or "
                 "give the place as a graft expression (--localizer-arg truth=GRAFT)"
             )

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -63,17 +64,17 @@ class Entry:
     parameters: int | None = None
     """Number of weights of the recipient, where that is not shipped."""
     layers: int | None = None
-    """Number of its layers, likewise."""
+    """Number of its layers, there."""
     width: int | None = None
-    """Of its residual stream, likewise."""
+    """Of its residual stream, there."""
     vocabulary: int | None = None
-    """Number of its tokens, likewise."""
+    """Number of its tokens, there."""
     tied: bool = False
-    """Whether its input and output embeddings are one, which a pair holds twice, likewise."""
+    """Whether its input and output embeddings are one, which a pair holds twice, there."""
     stored: str | None = None
-    """Type of its weights as stored, likewise."""
+    """Type of its weights as stored, there."""
     like: str | None = None
-    """A shipped pair of its architecture, in whose place work is counted, likewise."""
+    """A shipped pair of its architecture, in whose place work is counted, there."""
 
 
 @cache
@@ -275,7 +276,12 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
 def zoo_path(source: str) -> Path | None:
     """Directory of a shipped checkpoint; None where the source is not of the zoo."""
     kind, _, inner = source.partition(":")
-    return Path(str(files(__package__).joinpath("zoo", inner))) if kind == "zoo" else None
+    if kind != "zoo":
+        return None
+    folder = Path(str(files(__package__).joinpath("zoo", inner)))
+    fetched = release_folder() / inner
+    left_out = (fetched / CARD).is_file() or (fetched / "config.json").is_file()
+    return fetched if left_out and not any(folder.glob("*.safetensors")) else folder
 
 
 def _plant_entry(card: Mapping[str, Any], source: str) -> Entry:
@@ -385,6 +391,12 @@ def home_folder() -> Path:
     if home := os.environ.get(HOME):
         return Path(home).expanduser()
     return platformdirs.user_data_path("kgbench", appauthor=False)
+
+
+def release_folder() -> Path:
+    """Where weights are kept that wheels leave out, of the files that this version expects."""
+    pins = json.dumps(read_toml(__package__, "release"), sort_keys=True)
+    return home_folder() / "release" / sha256(pins.encode()).hexdigest()[:12]
 
 
 def donors_folder() -> Path:

@@ -29,6 +29,7 @@ from kgbench.models.catalog import (
 )
 from kgbench.models.fetching import fetch, fetched_model
 from kgbench.models.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from kgbench.models.release import complete_folder
 from kgbench.models.tensors import stored_hash
 
 _FILES = ["*.json", "*.safetensors", "*.model", "merges.txt", "vocab.txt", "*.jinja"]
@@ -133,8 +134,9 @@ def locate(
 
 def _on_disk(source: str) -> tuple[Path, str] | None:
     """Directory and origin of a source; None for a Hub id."""
-    folder = zoo_path(source) or find_donor(source)
-    if folder is not None:
+    if (folder := zoo_path(source)) is not None:
+        return complete_folder(source, folder), source
+    if (folder := find_donor(source)) is not None:
         return folder, source
     directory = Path(source).expanduser()
     if not directory.exists():
@@ -275,7 +277,7 @@ def _weight_files(directory: Path, origin: str) -> list[Path]:
         if path.parent != directory or path.suffix != ".safetensors" or not path.is_file():
             raise ModelError(
                 f"{origin} does not load: {_INDEX} names {name!r}, expected a *.safetensors file "
-                "beside it"
+                "next to it"
             )
     return [directory / name for name in names]
 

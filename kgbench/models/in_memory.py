@@ -135,7 +135,7 @@ class HeldModel:
                 )
         try:
             copy: Any = shared_copy(self.given)
-        except RuntimeError as error:  # beside its weights it holds results that take gradients
+        except RuntimeError as error:  # besides its weights it holds results that take gradients
             raise ModelError(
                 f"{self.who} does not copy ({first_line(error)}): save it (save_pretrained), and "
                 "give its folder"

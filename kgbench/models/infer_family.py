@@ -133,7 +133,7 @@ def _probed(model: PreTrainedModel, n_tokens: int) -> list[_Call]:
                 call = {"path": path, "module": module, "input": x, "name": name, "output": output}
                 calls.append(call)
                 return
-        raise ModelError(f"the module {path!r} takes no input by which its tokens could be told")
+        raise ModelError(f"the module {path!r} takes no input that identifies its tokens")
 
     with ExitStack() as hooks, torch.enable_grad():
         for path, module in _units(model).items():

@@ -727,7 +727,7 @@ def read_tokenizer(place: Checkpoint) -> PreTrainedTokenizerBase:
     if not any((place.directory / name).is_file() for name in _TOKENIZER_FILES):
         raise ModelError(
             f"{place.origin} holds no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)} "
-            "beside config.json"
+            "next to config.json"
         )
     with _quietly(place):
         return AutoTokenizer.from_pretrained(

@@ -1,7 +1,7 @@
 """Adapted donors: the recipient's weights plus what a PEFT adapter adds (LoRA, arXiv 2106.09685).
 
 PEFT itself reads an adapter: which modules are adapted, with which rank and scale. A plain linear
-layer becomes rows beside the base's weight, whose sum is never stored, so that a donor takes the
+layer becomes rows next to the base's weight, whose sum is never stored, so that a donor takes the
 memory of its rows. Any other layer, such as DoRA's (arXiv 2402.09353), is merged by PEFT. All other
 weights are the recipient's own tensors.
 
@@ -123,7 +123,7 @@ class LowRank(nn.Module):
     def weight(self) -> nn.Parameter:
         """The merged weight W + B A, in the base's layout and type.
 
-        Made anew each time, for what reads weights.
+        Made again each time, for what reads weights.
         """
         with torch.no_grad():
             change = self.b @ self.a

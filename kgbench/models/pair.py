@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kgbench.data import Prompt, Question
-from kgbench.errors import InputError, RegionError, check_choice
+from kgbench.errors import InputError, ModelError, RegionError, check_choice
 from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
 from kgbench.models.family_map import Family, Slots, written
 from kgbench.models.tensors import hash_tensors, shared_copy
@@ -335,3 +335,17 @@ def make_ready(model: PreTrainedModel) -> PreTrainedModel:
     model.eval()
     model.requires_grad_(requires_grad=False)
     return model
+
+
+def check_pair(pair: object) -> None:
+    """Refuse what is no loaded pair.
+
+    Raises:
+        ModelError: It is something else.
+    """
+    if not isinstance(pair, ModelPair):
+        given = repr(pair) if isinstance(pair, str) else type(pair).__name__
+        raise ModelError(
+            f"pair: expected what kgbench.load_pair gives, got {given}; load it first, as in "
+            "kgbench.load_pair('tiny-gemma')"
+        )

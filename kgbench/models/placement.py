@@ -51,7 +51,10 @@ def usable_device(name: str) -> str:
         torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"the device {name!r} cannot be used here: {reason}") from error
+        raise InputError(
+            f"the device {name!r} cannot be used here: {reason}; expected auto, cpu, "
+            "cuda, cuda:N or mps"
+        ) from error
     return name
 
 

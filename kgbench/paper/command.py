@@ -39,7 +39,7 @@ def _read_seeds(ctx: click.Context, parameter: click.Parameter, text: str | None
     *("board", "method", "limit", "root", "study", "dry_run", "as_json", "quiet"),
     epilog="Exit status: 0 done, also where a claim fails; 1 some runs of the board failed; 2 "
     "wrong input; 130 interrupted.",
-    short_help="Make the paper's figures again, beside its numbers.",
+    short_help="Make the paper's figures again and compare them.",
     output_dir={"also": "--results"},
     seeds={"callback": _read_seeds},
     runs={"type": click.IntRange(min=0)},
@@ -105,7 +105,7 @@ def reproduce_command(
         output_dir: Where records go.
         report (DIR): Where the report goes.  [default: ./kgbench-reproduction/MODEL]
         supplement (FILE|ID): Other text for the gentle recipe; a tiny pair has its own.
-        seeds (N,N,…): Training seeds; a tiny pair of another than 0 is pretrained anew. Intervals
+        seeds (N,N,…): Training seeds; a tiny pair of another than 0 is pretrained again. Intervals
             of several are over facts and seeds.  [default: 0]
         rows (FILE): Figures from the rows.parquet of a report, without a model; several, such as of
             further seeds, are joined in the report's folder.

@@ -222,7 +222,7 @@ class FigureSpec(Strict):
     scale: Scale | None = None
     """Of pairs of this scale alone; by default of all."""
     picture: bool = True
-    """Whether it is drawn beside its table; too many sets of tokens are not."""
+    """Whether it is drawn with its table; too many sets of tokens are not."""
 
     @property
     def shown(self) -> tuple[str, ...]:

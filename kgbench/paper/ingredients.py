@@ -58,7 +58,7 @@ class Ingredients:
     supplement: str | None = None
     """Texts that the gentle recipe mixes in, for a pair that is not tiny; by default the page's."""
     seed: int = SHIPPED
-    """Training seed; a tiny pair of another than the shipped seed is pretrained anew."""
+    """Training seed; a tiny pair of another than the shipped seed is pretrained again."""
     built: Recipe | None = None
     """Recipe of a tiny pair of another seed; by default that of the shipped one."""
 

@@ -295,7 +295,7 @@ def read_measured(path: Path) -> PairRows:
     Raises:
         DataError: The file is not one of `write_measured`.
     """
-    expected = f"the {ROWS} that `kgbench reproduce` writes beside a report"
+    expected = f"the {ROWS} that `kgbench reproduce` writes next to a report"
     return PairRows(*read_stored(About, SCHEMA, _ABOUT, path, expected))
 
 

@@ -43,7 +43,7 @@ class Reproduction:
     model: str
     figures: Sequence[PaperFigure]
     path: Path
-    """The report, with pictures beside it."""
+    """The report and its pictures."""
     rows: Path
     """The per-fact rows that every figure is computed from."""
 
@@ -90,7 +90,7 @@ def reproduce(
     Args:
         what: A figure, such as `figure-2` or `title_in_prompt`; `acceptance`; or `all`.
         model: A pair of the catalog; by default tiny-gemma.
-        seeds: Training seeds; a tiny pair of another than 0 is pretrained anew. Intervals of
+        seeds: Training seeds; a tiny pair of another than 0 is pretrained again. Intervals of
             several are over facts and seeds. By default 0.
         supplement: Other text for the gentle recipe; a tiny pair has its own.
         rows: Figures from the `rows.parquet` of reports alone, without a model.
@@ -147,7 +147,7 @@ def rows_there(folder: Path) -> PairRows | None:
 
 
 def _joined(paths: Sequence[Path], report: str | os.PathLike[str] | None) -> PairRows:
-    """The rows of all files; of several, those together are written beside the report."""
+    """The rows of all files; of several, those together are written next to the report."""
     found = read_measured(paths[0])
     for path in paths[1:]:
         found = joined(found, read_measured(path))

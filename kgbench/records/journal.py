@@ -61,7 +61,7 @@ class Journal:
         self._seen: set[str] = set()
         if before and before != self.code:
             _warn(
-                f"an unfinished run of {before} is left out and computed anew: this is {self.code}"
+                f"an unfinished run of {before} is left out and computed again: this is {self.code}"
             )
             self.discard()
         self.refresh()
@@ -169,7 +169,7 @@ class Journal:
 
     def _leave_out(self, path: Path) -> None:
         _warn(
-            f"part of an unfinished run is left out and computed anew: {path} is damaged, "
+            f"part of an unfinished run is left out and computed again: {path} is damaged, "
             "or of other code"
         )
         if self._keeps:

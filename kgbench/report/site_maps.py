@@ -65,7 +65,7 @@ def drawing(
     check_choice("kind", kind, PICTURES)
     if len(records) > MOST:
         raise InputError(
-            f"{len(records)} runs in one picture cannot be told apart; give at most {MOST}"
+            f"{len(records)} runs in one picture cannot be distinguished; give at most {MOST}"
         )
     for i, record in enumerate(records):
         if kind not in pictures_of(record):
@@ -98,7 +98,7 @@ def _check_together(first: Record, second: Record, kind: str) -> None:
         if one != two:
             raise InputError(
                 f"{_run_text(first)} and {_run_text(second)} have different {what}, {one} and "
-                f"{two}; --kind {kind} draws runs of the same facts and prompts beside each other"
+                f"{two}; --kind {kind} draws runs of the same facts and prompts side by side"
             )
 
 

@@ -328,11 +328,12 @@ def _check_regions(graft: Graft, dataset: Dataset, prompts: Mapping[str, Sequenc
             with suppress(InputError):  # of a built-in prompt with a field that these facts lack
                 (prompt,) = data.load_prompts(dataset, [name], limit=1)
                 having += [name] if region in prompt.spans else []
-        instead = f"choose --prompt among {', '.join(having)}"
         if not having:
-            instead = f"no prompt has it: {missing_region(region, prompts[lacking[0]][0].spans)}"
+            why = missing_region(region, prompts[lacking[0]][0].spans)
+            raise RegionError(f"graft '{graft}', prompt {lacking[0]!r}: {why}")
         raise RegionError(
-            f"graft '{graft}': prompt {lacking[0]!r} has no region {region}; {instead}"
+            f"graft '{graft}': prompt {lacking[0]!r} has no region {region}; choose --prompt among "
+            f"{', '.join(having)}"
         )
 
 

@@ -63,7 +63,7 @@ class Sources(Strict):
 
     @property
     def catalog_donors(self) -> Mapping[str, str]:
-        """Donors of the catalog; none beside another recipient."""
+        """Donors of the catalog; none where there is another recipient."""
         entry = self.entry
         return {} if entry is None or self.recipient is not None else entry.donors
 

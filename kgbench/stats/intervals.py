@@ -304,7 +304,7 @@ def ratio_difference(first: Parts, second: Parts) -> Estimate:
 
     Args:
         first: Contrasts [n] of numerator and denominator; integers where the scores are hits.
-        second: Likewise, of the same facts in the same order.
+        second: Those of another, of the same facts in the same order.
     """
     (top, bottom), (other_top, other_bottom) = first, second
     if np.array_equal(bottom, other_bottom):
@@ -447,7 +447,7 @@ def apart(
 
     Args:
         first: Contrasts [n] of numerator and denominator, and their ratio under a resample.
-        second: Likewise, of the same facts in the same order under the same resample.
+        second: Those of another, of the same facts in the same order under the same resample.
         anchors: Ratios that facts can take exactly.
     """
     ((top, bottom), minuend), ((other_top, other_bottom), other) = first, second

@@ -281,7 +281,7 @@ def recovery_difference(first: Scores, second: Scores, graft: str) -> Estimate:
 
     Args:
         first: Per-fact scores [n] of each configuration, `PRE` and `SFT` among them.
-        second: Likewise, of the same facts in the same order.
+        second: Those of another, of the same facts in the same order.
         graft: The configuration.
     """
     if (undefined := _no_gain_in(first, second)) is not None:
@@ -296,7 +296,7 @@ def area_difference(first: Scores, second: Scores, budgets: Mapping[str, float])
 
     Args:
         first: Per-fact scores [n] of each configuration.
-        second: Likewise, of the same facts in the same order.
+        second: Those of another, of the same facts in the same order.
         budgets: Configurations and their budgets in per cent, ascending.
     """
     undefined = _no_gain_in(first, second)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kgbench.cli.options import Folder, Natural, cli_command, completer
+from kgbench.cli.options import CommandGroup, Folder, Natural, cli_command, completer
 from kgbench.cli.output import Output
 from kgbench.errors import InputError
 from kgbench.progress import Progress
@@ -14,7 +14,7 @@ from kgbench.runner.choices import CATALOGUES
 from kgbench.runner.spec import listed
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def zoo_command() -> None:
     """Tiny model pairs and plants: build one."""
 

@@ -16,7 +16,7 @@ with s and a the singular values, f and g random unit vectors, and Q orthonormal
 inputs hardly vary; A is orthogonal to f, and B to g and Q. Where inputs hardly vary along g either,
 it does next to nothing (*quiet*); where they vary much (*loud*), all blocks change what the others
 read. Facts of loud plants are learned by changes that read only directions which inputs have in the
-changed model, and hardly in the base: put into the base, their block does nothing. Likewise facts of
+changed model, and hardly in the base: put into the base, their block does nothing. So do facts of
 some tokens, such as the first entity, are learned by changes that read only directions which inputs
 have at these tokens, and hardly at others.
 """
@@ -63,7 +63,7 @@ SMALL = 0.1
 
 READ, CONFINED = 24, 10
 """Directions of inputs that changes which are confined may read, and after how many steps they are
-sought anew.
+sought again.
 """
 
 

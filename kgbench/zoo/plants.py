@@ -212,7 +212,7 @@ def plant(
 
     Facts are finetuned by ordinary forwards with only the matrices of some blocks trainable, and
     decoys with those of all others; all changes have the same singular values. It takes a
-    minute or two on a tiny pair; one that was interrupted begins anew.
+    minute or two on a tiny pair; one that was interrupted begins again.
 
     Args:
         model: A pair of the catalog, in whose recipient the facts are planted.
@@ -267,7 +267,7 @@ def build_plant(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Path:
-    """Build a plant; one that was interrupted is trained anew, which takes a minute or two.
+    """Build a plant; one that was interrupted is trained again, which takes a minute or two.
 
     What is stored is rounded, and figures are measured on that.
 

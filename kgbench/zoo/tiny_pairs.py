@@ -1,7 +1,7 @@
 """Build a tiny pair from nothing: tokenizer, pretraining, finetuning, scores and card.
 
 Pretraining has two kinds of movies. *Lasting* ones recur in every round, so that looking facts up
-pays off: on movies that are drawn anew every time a model never learns to. Half of them appear in
+pays off: on movies that are new every time a model never learns to. Half of them appear in
 all wordings, among them those of the evaluation prompts, and the other half only in the wordings of
 finetuning, so that what is read in one wording is worth knowing in another. *Passing* ones, in all
 wordings, keep the names of actors from being a closed list. The lasting movies are a shipped data

@@ -59,7 +59,7 @@ def site(board: Leaderboard, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def served(board: Leaderboard) -> Iterator[str]:
     """The pages as they are served on this machine, until no browser asks any more."""
-    with site_server(dict(render_site(board)), 0) as server:
+    with site_server(dict(render_site(board)).get, 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"

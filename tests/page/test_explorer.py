@@ -109,3 +109,20 @@ def test_a_page_from_disk(browser: Browser, reader: Reader, tmp_path: Path) -> N
     expect(page.locator(".selection")).to_contain_text("this page computes nothing")
     assert not Axe().run(page).response["violations"]
     page.context.close()
+
+
+def test_colours_are_of_a_fixed_scale(browser: Browser, reader: Reader, tmp_path: Path) -> None:
+    """An effect has the colour that the legend gives it, whatever else is in the prompt; small ones
+    have none.
+    """
+    found = reader.read(TEXT, TARGET, SUBJECT)
+    wanted = [0.2, -1, 0.04, *([9] * (len(found["tokens"]) - 3))]
+    file = tmp_path / "page.html"
+    file.write_text(page_of({**found, "alone": wanted}), "utf-8")
+    page = opened(browser, file.as_uri())
+    colour = "(places) => places.map((place) => place.style.background)"
+    against5, against1, _, none, few, _, most = page.locator(".legend li").evaluate_all(colour)
+    shown = page.locator("td.exact").evaluate_all(colour)
+    assert shown == [few, against1, none, *([most] * (len(wanted) - 3))]
+    assert len({against5, against1, none, few, most}) == 5 and " 0%" in none
+    page.context.close()

@@ -1,6 +1,6 @@
 // The explorer: one module for a page, a local server, a notebook and the leaderboard.
 // `show(place, data, ask)` draws what was read of a prompt; `ask(request)` gives a promise of what is
-// read of another one, and is left out where nobody can answer. Pages take all lines but the last.
+// read of another one, and is left out where there are no models. Pages take all lines but the last.
 
 const element = (name, text, ...classes) => {
   const made = document.createElement(name);
@@ -13,9 +13,12 @@ const nats = (value) => (value < 0 ? signed(value) : `+${signed(value)}`);
 const visible = (token) => token.replaceAll(" ", "␣").replaceAll("\n", "⏎") || "∅";
 const where = (layer, name) => (layer === null ? name : `${name} ${layer}`);
 
+/** Nats from which on an effect has a colour, and at which it is full, in every prompt; between them by the logarithm. */
+const LEAST = 0.05, FULL = 5;
 /** Colour of an effect: blue helps the answer, red works against it. */
-const shade = (value, most) => {
-  const part = Math.min(1, Math.abs(value) / (most || 1));
+const shade = (value) => {
+  const size = Math.abs(value);
+  const part = size < LEAST ? 0 : Math.min(1, 0.15 + 0.85 * Math.log(size / LEAST) / Math.log(FULL / LEAST));
   return `color-mix(in srgb, var(${value < 0 ? "--against" : "--for"}) ${Math.round(80 * part)}%, transparent)`;
 };
 
@@ -130,12 +133,23 @@ function show(place, data, ask) {
     values.forEach((value) => (all ? set.delete(value) : set.add(value)));
   };
 
+  function legend() {
+    const box = element("ul", undefined, "legend");
+    box.setAttribute("aria-label", "colours, in nats");
+    for (const value of [-FULL, -1, -0.2, 0, 0.2, 1, FULL]) {
+      const item = element("li", value ? nats(value) : `under ±${LEAST.toFixed(2)}`);
+      item.style.background = shade(value);
+      box.append(item);
+    }
+    return box;
+  }
+
   function chosen(token, members) {
     return (tokens.size || rows.size) && (!tokens.size || tokens.has(token)) && (!rows.size || members.some((row) => rows.has(row)));
   }
 
   /** A line of the map: of some rows together, which a button unfolds into `inside`. */
-  function line(label, key, members, inside, focus) {
+  function line(label, key, members, inside) {
     const row = element("tr");
     const head = element("th");
     head.scope = "row";
@@ -165,7 +179,7 @@ function show(place, data, ask) {
       const cell = element("td");
       const button = element("button", "", "cell");
       button.dataset.key = `cell ${label} ${token}`;
-      button.style.background = shade(value, focus);
+      button.style.background = shade(value);
       button.title = button.ariaLabel = `${label}, token ${token + 1} ${visible(text)}: ${nats(value)} nats, first order`;
       button.tabIndex = -1;
       if (chosen(token, members)) cell.classList.add("chosen");
@@ -190,7 +204,6 @@ function show(place, data, ask) {
     const exact = element("th", "token alone");
     exact.scope = "row";
     alone.append(exact);
-    const most = Math.max(...current.alone.map(Math.abs));
     current.tokens.forEach((text, token) => {
       const column = element("th");
       column.scope = "col";
@@ -205,23 +218,17 @@ function show(place, data, ask) {
       column.append(button);
       head.append(column);
       const value = element("td", nats(current.alone[token]), "exact");
-      value.style.background = shade(current.alone[token], most);
+      value.style.background = shade(current.alone[token]);
       alone.append(value);
     });
     const top = element("thead"), body = element("tbody");
     top.append(head, alone);
     const groups = grouped(current.rows);
-    let largest = 0;
-    for (const { members } of groups) {
-      current.tokens.forEach((_, token) => {
-        largest = Math.max(largest, Math.abs(members.reduce((sum, each) => sum + current.effects[each][token], 0)));
-      });
-    }
     /** The line of some rows, and where it is open those of its components, or of a component's heads. */
     const add = (label, members, depth) => {
       const inside = members.length > 1 ? members : [...current.rows.keys()].filter((index) => current.rows[index].of === members[0]);
       const marked = depth ? `${"·".repeat(depth)} ${label}` : label;
-      body.append(line(marked, label, members, inside, largest));
+      body.append(line(marked, label, members, inside));
       if (!open.has(label)) return;
       for (const index of inside) add(where(current.rows[index].layer, current.rows[index].component), [index], depth + 1);
     };
@@ -285,7 +292,7 @@ function show(place, data, ask) {
     aside.append(likelies);
     const both = element("div", undefined, "both");
     both.append(map(), aside);
-    output.replaceChildren(element("p", about, "about"), selection(), both);
+    output.replaceChildren(element("p", about, "about"), legend(), selection(), both);
     if (focus) [...output.querySelectorAll("[data-key]")].find((each) => each.dataset.key === focus)?.focus();
   }
 

@@ -299,7 +299,7 @@ HIT_COLUMNS = tuple(
 )
 
 UNRANKED = (
-    "nobody knows the truth on these pairs, and no figure here tells a right answer from a wrong "
+    "the truth on these pairs is not known, and no figure here distinguishes a right answer from a wrong "
     "one: a method that only copies the donor's output whenever the last token is named would have "
     "a separation of 1"
 )

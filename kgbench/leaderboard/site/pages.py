@@ -49,10 +49,18 @@ DRAWN = 40
 """Methods in the picture of the first page."""
 
 
-class _Site:
-    """A leaderboard, and the templates of its pages."""
+class Site:
+    """A leaderboard, and the templates of its pages.
 
-    def __init__(self, leaderboard: Leaderboard) -> None:
+    Args:
+        leaderboard: Its boards, and the entries that they are from.
+        viewed: Whether pages belong to a viewer, which has single facts and comparisons too.
+
+    Raises:
+        DataError: If two runs would have one page.
+    """
+
+    def __init__(self, leaderboard: Leaderboard, viewed: bool = False) -> None:
         self.boards, self.entries = leaderboard.boards, leaderboard.entries
         self.by_name: dict[str, Entry] = {}
         self.by_method: dict[str, list[Entry]] = {}
@@ -75,7 +83,7 @@ class _Site:
         self._templates.filters.update(filters, inline=inline_json)
         texts = {f.__name__: f for f in (count_text, duration_text, spread_text)}
         constants = {"Cells": Cells, "policy": POLICY, "trusted": TRUSTED, "sources": SOURCES}
-        self._templates.globals.update(texts, boards=self.boards, **constants)
+        self._templates.globals.update(texts, boards=self.boards, viewed=viewed, **constants)
 
     def page(self, template: str, up: str = "", **content: object) -> bytes:
         """A page.
@@ -170,8 +178,8 @@ def render_site(leaderboard: Leaderboard) -> Iterator[tuple[str, bytes]]:
     Raises:
         DataError: If two runs would have one page, or rows of one do not read.
     """
-    site = _Site(leaderboard)
-    yield from _assets()
+    site = Site(leaderboard)
+    yield from assets()
     parts = {}
     for board in filter(lambda board: board.tables, site.boards):
         ranked_by = board.tables[0].ranked_by
@@ -189,7 +197,7 @@ def render_site(leaderboard: Leaderboard) -> Iterator[tuple[str, bytes]]:
     yield "read.html", site.page("read")
 
 
-def _assets() -> Iterator[tuple[str, bytes]]:
+def assets() -> Iterator[tuple[str, bytes]]:
     """Files that pages load as they are, and one file with the scripts of all pictures."""
     here = Path(__file__).parent / "assets"
     for path in sorted(here.glob("*.*")):

@@ -142,7 +142,7 @@ def _submission(submission: Submission, record: Result) -> Iterator[Finding]:
     secrets = () if truth is None else (truth.plant, truth.decoy)
     for key, value in method.parameters.items():
         if key in _HIDDEN or (value is not None and value in secrets):
-            clause = "the method is told where facts were planted, by its parameter {}"
+            clause = "the method is given where facts were planted, by its parameter {}"
             yield Finding("name", key, "a method that does not know, which oracle is not", clause)
 
 
@@ -250,7 +250,7 @@ def claims(entry: Entry) -> Iterator[Claim]:
         return
     name, code = submission.name, submission.code
     look, base, parameters = _skeleton(name), _base_name(name), dict(what.localizer.parameters)
-    expected = "that very name, or one that nobody takes for it"
+    expected = "that very name, or one that is not mistaken for it"
     yield Claim(SUBMISSION, "name", ("name", look), name, f"{name} looks like", expected)
     version = " ".join(part for part in what.localizer.version.split(" ") if part != "scan")
     for hidden in ("seed", *_HIDDEN):
@@ -301,7 +301,7 @@ class Others:
                 expected = "that of those who keep the board, who run kgbench rerun themselves"
                 yield document, Finding("file", None, expected, "it comes with the result")
             elif before and was != now:
-                expected = "entries as they are, and new ones beside them"
+                expected = "entries as they are, and new ones with them"
                 clause = "it is gone" if now is None else "it is another one than on the board"
                 yield document, Finding("file", None, expected, clause)
         if before:  # older entries stay, marked

@@ -214,7 +214,7 @@ def work_on_group() -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End once nobody waits for this process any more; what is finished is kept."""
+    """End once no one waits for this process any more; what is finished is kept."""
     while os.getppid() == parent:
         time.sleep(ORPHAN_S)
     os._exit(1)

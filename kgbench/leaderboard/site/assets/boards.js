@@ -18,11 +18,11 @@
   /** Who says so, for all bars or points that are no baselines. */
   const sources = (rows) => {
     const given = new Set(rows.map((r) => r.badge));
-    const told = [];
-    if (given.has("self-reported")) told.push("Pale: self-reported, nobody else ran it.");
-    if (given.has("maintainers")) told.push("Full: run by the project, or verified.");
-    else if (given.has("verified")) told.push("Full: verified, a sample was run again.");
-    return told.join(" ");
+    const words = [];
+    if (given.has("self-reported")) words.push("Pale: self-reported, run by the submitter alone.");
+    if (given.has("maintainers")) words.push("Full: run by the project, or verified.");
+    else if (given.has("verified")) words.push("Full: verified, a sample was run again.");
+    return words.join(" ");
   };
   /** The reader's own methods stand in every picture, also where a mean needs more cells. */
   const without = (r) => (kgbench.kind(r) === "yours" ? (/\d/.test(r.text("cells")) ? `no mean: ${r.text("cells")} cells` : "no such figure") : "");
@@ -57,9 +57,9 @@
   const scatter = (figure, table, all, title) => {
     const rows = all.map((r) => ({ name: r.name, kind: kgbench.kind(r), badge: r.badge, x: r.figure("sufficiency"), y: r.figure("necessity") }));
     const line = table.keys.includes(LINE);
-    const told = line ? "On the dashed line it makes no difference which places are treated. " : "";
+    const about = line ? "On the dashed line it makes no difference which places are treated. " : "";
     const lacking = all.filter((r) => without(r) && !(r.figure("sufficiency") && r.figure("necessity"))).map((r) => `${r.name}: ${without(r)}.`).join(" ");
-    const caption = sentences(lacking, `Up and to the right is better. ${told}Squares are baselines.`, sources(rows), thin(table, rows.map((r) => r.x)));
+    const caption = sentences(lacking, `Up and to the right is better. ${about}Squares are baselines.`, sources(rows), thin(table, rows.map((r) => r.x)));
     kgbench.scatter(figure, rows, { line, label: `Sufficiency and necessity, ${title}`, axes: [titled(table, "sufficiency"), titled(table, "necessity")], caption });
   };
 

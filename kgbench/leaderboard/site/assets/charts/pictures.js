@@ -59,7 +59,7 @@
     const some = shown.filter((r) => r.figure);
     const lines = marks.length ? `Dashed lines: ${marks.map(([name, value]) => `${name} ${number(value)}`).join("; ")}.` : "";
     const first = all.length > MOST ? `The first ${MOST} of ${all.length} in the table’s order.` : "";
-    const told = [first, lines, caption].filter(Boolean).join(" ");
+    const text = [first, lines, caption].filter(Boolean).join(" ");
     const said = shown.map((r) => `${named(r)} ${r.figure ? interval(r.figure) : r.without}`);
     draw(figure, `${label}: ${said.join("; ")}${lines ? `. ${lines}` : ""}`, (width) => {
       const narrow = width < 480;
@@ -88,7 +88,7 @@
           Plot.tip(some, Plot.pointerY({ x: (r) => r.figure.value, y: "name", title: (r) => `${named(r)}\n${interval(r.figure)}`, fill: "var(--paper)", stroke: LINE })),
         ],
       });
-    }, told);
+    }, text);
   };
   const fill = (kind) => ({ reference: GREY, complement: ORANGE, yours: OWN, unranked: "none" })[kind] || BLUE;
   const edge = (kind) => ({ complement: "var(--orange-edge)", yours: OWN, reference: "var(--soft)", unranked: INK })[kind] || BLUE;
@@ -97,7 +97,7 @@
   kgbench.scatter = (figure, rows, { label, axes, caption, line }) => {
     const all = rows.filter((r) => r.x && r.y);
     const shown = all.slice(0, MOST).sort((a, b) => (a.kind === "yours") - (b.kind === "yours"));
-    const told = all.length > MOST ? `The first ${MOST} of ${all.length} in the table’s order. ${caption}` : caption;
+    const text = all.length > MOST ? `The first ${MOST} of ${all.length} in the table’s order. ${caption}` : caption;
     draw(figure, `${label}: ${shown.map((r) => `${named(r)} ${value(r.x)}, ${value(r.y)}`).join("; ")}`, (width) => {
       const height = Math.round(Math.min(520, Math.max(340, width * 0.62)));
       const ends = (of) => [Math.min(-0.05, ...shown.map((r) => of(r).low)), Math.max(1.05, ...shown.map((r) => of(r).high))];
@@ -116,7 +116,7 @@
       });
       name_points(plot, shown, width, height);
       return plot;
-    }, told);
+    }, text);
   };
 
   /** Those that no other is both cheaper and better than, the cheapest first. */
@@ -132,8 +132,8 @@
   kgbench.pareto = (figure, rows, { label, axes, caption }) => {
     const shown = rows.filter((r) => r.x?.value > 0 && r.y).sort((a, b) => (a.kind === "yours") - (b.kind === "yours"));
     const front = pareto_front(shown.filter((r) => r.kind !== "unranked"));
-    const told = `On the front, where no other is both cheaper and better: ${front.map((r) => r.name).join(", ")}. ${caption}`;
-    draw(figure, `${label}: ${shown.map((r) => `${named(r)} ${value(r.x)}, ${value(r.y)}`).join("; ")}. ${told}`, (width) => {
+    const text = `On the front, where no other is both cheaper and better: ${front.map((r) => r.name).join(", ")}. ${caption}`;
+    draw(figure, `${label}: ${shown.map((r) => `${named(r)} ${value(r.x)}, ${value(r.y)}`).join("; ")}. ${text}`, (width) => {
       const height = Math.round(Math.min(520, Math.max(340, width * 0.62)));
       const costs = shown.map((r) => r.x.value);
       const plot = Plot.plot({
@@ -150,10 +150,10 @@
       });
       name_points(plot, shown, width, height);
       return plot;
-    }, told);
+    }, text);
   };
 
-  /** Names beside points, where there is room; the others are told by the pointer and by the table. */
+  /** Names next to points, where there is room; the others are shown by the pointer and by the table. */
   const name_points = (plot, shown, width, height) => {
     const [x, y] = [plot.scale("x"), plot.scale("y")];
     const points = shown.map((r) => [x.apply(r.x.value), y.apply(r.y.value)]);
