@@ -249,17 +249,17 @@ def shares(
                     f"{readout.name!r} writes texts under grafts of weights alone: choose another "
                     "--readout, or dynamic_graft"
                 )
-        having = np.zeros(len(prompts))
+        written: list[list[str]] = [[] for _ in prompts]
         for part in write_texts(job.pair, graft, prompts, readout, job.engine.budget):
             cost["forwards"] += part.forwards
             cost["token_rows"] += part.token_rows
             for number, text in zip(part.prompts, part.texts, strict=True):
-                having[number] += readout.has(prompts[number], text)
+                written[number].append(text)
         columns["prompt"] += [prompt.label for prompt in prompts]
         columns["fact"] += [prompt.fact.id for prompt in prompts]
         columns["graft"] += [label] * len(prompts)
         columns["position"] += [len(job.pair.encoded(prompt).ids) - 1 for prompt in prompts]
-        columns["prob"] += (having / readout.samples).tolist()
+        columns["prob"] += map(readout.judged, prompts, written)
     return {name: np.array(values) for name, values in columns.items()}
 
 
