@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,14 @@ METRIC_VERSION = "2"
 Version 2: a tie counts against the target. In version 1 it counted for it, see
 `Identity.ties_count_for_the_target`.
 """
+
+
+Mixed = tuple[
+    Int[torch.Tensor, " answer"],
+    Int[torch.Tensor, " answer"],
+    Float[torch.Tensor, "answer vocabulary"],
+]
+"""Number of the read, label and logits of each answer."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +112,10 @@ def score_logits(
     require_finite(exact, targets, which)
     index = targets.to(exact.device)[:, None]
     target = exact.gather(1, index)
-    logprob = target - exact.logsumexp(dim=1, keepdim=True)
     best_other = exact.scatter(1, index, -torch.inf).amax(dim=1, keepdim=True)
     columns = {
         "rank": worst_rank(exact, target)[:, None],
-        "logprob": logprob,
+        "logprob": token_logprobs(exact, targets)[:, None],
         "logit_diff": target - best_other,
     }
     arrays = {name: column[:, 0].cpu().numpy() for name, column in columns.items()}
@@ -157,18 +164,25 @@ def score_reads(
     return columns
 
 
+def token_logprobs(
+    logits: Float[torch.Tensor, "answer vocabulary"], targets: Int[torch.Tensor, " answer"]
+) -> Float[torch.Tensor, " answer"]:
+    """Log-probability (nats) of each answer's target, differentiable."""
+    index = targets.to(logits.device)[:, None]
+    return (logits.gather(1, index) - logits.logsumexp(dim=1, keepdim=True))[:, 0]
+
+
 def read_logprobs(
     logits: Float[torch.Tensor, "read vocabulary"], reads: Sequence[Read]
 ) -> Float[torch.Tensor, " read"]:
     """Log-probability (nats) of all right tokens of each read together, differentiable."""
     logprobs = logits.new_empty(len(reads))
     for (right, among), numbers in _alike(reads).items():
-        rows, index = _rows(logits, numbers), _targets(reads, numbers).to(logits.device)
+        rows, targets = _rows(logits, numbers), _targets(reads, numbers)
         if right:
-            rows, index = _one_right(rows, right, among), torch.zeros_like(index)
-        values = rows.log_softmax(dim=-1).gather(1, index[:, None])[:, 0]
+            rows, targets = _one_right(rows, right, among), torch.zeros_like(targets)
         places = torch.tensor(numbers, device=logits.device)
-        logprobs = logprobs.index_put((places,), values)
+        logprobs = logprobs.index_put((places,), token_logprobs(rows, targets))
     return logprobs
 
 
@@ -207,24 +221,58 @@ def _one_right(
     return torch.cat([value[:, None], logits[:, wrong]], dim=1)
 
 
+def score_labels(
+    parts: Iterable[Mixed],
+    reads: Sequence[Read],
+    n_labels: int,
+    which: Callable[[int, int], str],
+) -> dict[str, np.ndarray]:
+    """Scores of all reads under all labels, whose logits come in parts.
+
+    Args:
+        parts: Numbers of the reads, labels and logits; each read under each label once.
+        reads: What counts at each of them.
+        n_labels: Number of labels, such as configurations.
+        which: Name of an answer by its label and read, for errors.
+
+    Returns:
+        Arrays [label, read], as of `score_reads`.
+
+    Raises:
+        InputError: An answer has no probability.
+    """
+    columns: dict[str, np.ndarray] = {}
+    for numbers, labels, logits in parts:
+        cells = labels.numpy(), numbers.numpy()
+
+        def name(row: int, cells: tuple[np.ndarray, ...] = cells) -> str:
+            return which(cells[0][row], cells[1][row])
+
+        scores = score_reads(logits, [reads[number] for number in cells[1]], name)
+        for key, values in scores.items():
+            empty = np.empty((n_labels, len(reads)), values.dtype)
+            columns.setdefault(key, empty)[cells] = values
+    return columns
+
+
 def of_answers(
     columns: dict[str, np.ndarray], owners: Int[np.ndarray, " read"]
 ) -> dict[str, np.ndarray]:
     """Scores of answers of several reads: of the whole answer, given the reads before each.
 
     Args:
-        columns: Scores of the reads, as of `score_reads`.
+        columns: Scores [..., read] of the reads, as of `score_labels`.
         owners: Number of the answer of each read; those of one answer follow one another.
 
     Returns:
-        The same by answer: the sum of `logprob` and its `prob`, and the worst `rank` and
+        The same by answer [..., answer]: the sum of `logprob` and its `prob`, and the worst `rank` and
         `logit_diff`, so that a rank of 1 means that the likeliest tokens are the answer.
     """
     starts = np.flatnonzero(np.diff(owners, prepend=-1))
-    logprob = np.add.reduceat(columns["logprob"], starts)
+    logprob = np.add.reduceat(columns["logprob"], starts, axis=-1)
     return {
-        "rank": np.maximum.reduceat(columns["rank"], starts),
+        "rank": np.maximum.reduceat(columns["rank"], starts, axis=-1),
         "prob": np.exp(logprob),
         "logprob": logprob,
-        "logit_diff": np.minimum.reduceat(columns["logit_diff"], starts),
+        "logit_diff": np.minimum.reduceat(columns["logit_diff"], starts, axis=-1),
     }

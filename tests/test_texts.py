@@ -431,6 +431,6 @@ class Long(TextReadout):
 
     words: int = 3
 
-    def has(self, prompt, text):
-        return len(text.split()) >= self.words
+    def scores(self, prompt, texts):
+        return [min(1, len(text.split()) / self.words) for text in texts]
 '''

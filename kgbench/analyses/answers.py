@@ -31,7 +31,6 @@ from kgbench.stats.scores import support_of
 from kgbench.stats.summary import means
 
 if TYPE_CHECKING:  # the help of the command must not wait for torch
-    import torch
     from transformers import PreTrainedTokenizerBase
 
     from kgbench.engine import Engine
@@ -248,65 +247,47 @@ def _read(
 
     A candidate is read without its last token; its tokens are treated as LT is.
     """
-    import torch
-
-    from kgbench.metrics import require_finite
+    from kgbench.metrics import Read, score_labels
 
     read, readouts, stems = {}, [], []
-    for question, name in passages:
+    reads, owners = list[Read](), list[int]()
+    for place, (question, name) in enumerate(passages):
         bare = question.encoded
-        last, ids = len(bare.ids) - 1, (*bare.ids, *question.candidates[name][:-1])
+        last, tokens = len(bare.ids) - 1, question.candidates[name]
+        ids = (*bare.ids, *tokens[:-1])
         regions = {**bare.regions, "LT": tuple(range(last, len(ids)))}
         read[replace(question.prompt, target=name)] = replace(bare, ids=ids, regions=regions)
-        readouts.append(range(last, len(ids)))
+        own = [Read(last + i, (token,)) for i, token in enumerate(tokens)]
+        if name == question.prompt.target:
+            own.append(Read(last + question.blanks, tuple(question.alternatives)))
+        readouts.append([each.token for each in own])
         stems.append(id(question))
+        reads += own
+        owners += [place] * len(own)
+
+    def label(configuration: int, number: int) -> str:
+        prompt = passages[owners[number]][0].prompt
+        where = f"fact {prompt.fact.id}, prompt {prompt.name!r}"
+        return f"configuration {configurations[configuration]}, {where}"
+
     with engine.pair.read_as(read):
         plan = engine.plan(list(read), configurations, readouts, stems)
-    for answers in engine.run(plan):
-        columns = (answers.prompt, answers.configuration, answers.readout)
-        rows = list(zip(*(column.tolist() for column in columns), strict=True))
-        tokens, labels = [], []
-        for place, number, readout in rows:
-            question, name = passages[place]
-            tokens.append(question.candidates[name][readout])
-            labels.append(
-                f"configuration {configurations[number]}, fact {question.prompt.fact.id}, prompt "
-                f"{question.prompt.name!r}"
-            )
-        targets = torch.tensor(tokens, device=answers.logits.device)
-        logits = answers.logits
-        if logits.dtype not in (torch.float32, torch.float64):
-            logits = logits.float()
-        require_finite(logits, targets, labels.__getitem__)
-        own = logits.gather(1, targets[:, None])[:, 0].double()
-        logprobs = (own - logits.logsumexp(dim=1).double()).tolist()
-        for row, (place, number, readout) in enumerate(rows):
-            question, name = passages[place]
-            question.logliks[name][number] += logprobs[row]
-            if name == question.prompt.target and readout == question.blanks:
-                scores = _first_scores(question, logits[row : row + 1], labels[row])
-                question.first[number] = scores
-
-
-def _first_scores(
-    question: _Question, logits: Float[torch.Tensor, "1 vocabulary"], label: str
-) -> dict[str, Any]:
-    """Scores of the first token and of its alternatives, from the logits after a bare prompt."""
-    import torch
-
-    from kgbench.metrics import score_logits, worst_rank
-
-    target = torch.tensor(question.first_word(question.prompt.target)[-1:])
-    scored = score_logits(logits, target, lambda _: label)
-    alternatives = logits[0, list(question.alternatives)]
-    return {
-        "first_logprob": float(scored["logprob"][0]),
-        "first_rank": int(scored["rank"][0]),
-        "alternatives_prob": float(
-            (alternatives - logits[0].logsumexp(dim=0)).double().exp().sum()
-        ),
-        "alternatives_rank": int(worst_rank(logits[0], alternatives.max())),
-    }
+    run = map(plan.numbered, engine.run(plan))
+    parts = ((answers.prompt, answers.configuration, answers.logits) for answers in run)
+    columns = score_labels(parts, reads, len(configurations), label)
+    first = 0
+    for (question, name), own in zip(passages, readouts, strict=True):
+        n = len(question.candidates[name])
+        question.logliks[name][:] = columns["logprob"][:, first : first + n].sum(axis=1)
+        if name == question.prompt.target:
+            for number in range(len(configurations)):
+                question.first[number] = {
+                    "first_logprob": float(columns["logprob"][number, first + question.blanks]),
+                    "first_rank": int(columns["rank"][number, first + question.blanks]),
+                    "alternatives_prob": float(columns["prob"][number, first + n]),
+                    "alternatives_rank": int(columns["rank"][number, first + n]),
+                }
+        first += len(own)
 
 
 def _scored(

@@ -283,7 +283,7 @@ def _moved(job: Job, label: str, treatments: Mapping[Prompt, Sequence[Treatment]
     import torch
 
     from kgbench.engine.treatment import graft_treatments
-    from kgbench.metrics import require_finite, worst_rank
+    from kgbench.metrics import require_finite, token_logprobs, worst_rank
     from kgbench.runner.measure import GROUP, chunks
 
     vocabulary = int(job.pair.recipient.config.vocab_size)
@@ -304,9 +304,7 @@ def _moved(job: Job, label: str, treatments: Mapping[Prompt, Sequence[Treatment]
             ]
             require_finite(logits, targets, which.__getitem__)
         places = targets[:, None]
-        first, second = (
-            logits.double().log_softmax(-1).gather(-1, places)[:, 0] for logits in (before, after)
-        )
+        first, second = (token_logprobs(logits.double(), targets) for logits in (before, after))
         scores = (
             divergence(before, after),
             before.argmax(-1) != after.argmax(-1),

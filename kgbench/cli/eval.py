@@ -17,7 +17,7 @@ from kgbench.cli.options import (
     settings_of,
     spec_of,
 )
-from kgbench.cli.output import Output, table_text, write_file
+from kgbench.cli.output import Output, table_text, write_file, write_picture
 from kgbench.errors import InputError, ModelError
 from kgbench.progress import progress
 from kgbench.runner.spec import COMPUTING, FACTS, PAIR, listed
@@ -89,6 +89,8 @@ def eval_command(*, dry_run: bool, as_json: bool, quiet: bool, **options: Any) -
         status = 2 if any(answer["lacking"] for answer in answers) else 0
     else:
         runs = list(_runs(specs, settings, quiet))
+        for part in _along_donors(specs, runs, settings.output_dir) if shown else ():
+            click.echo(part)
         if len(runs) > 1 or quiet:
             Output([*[""] * (not quiet), _verdicts(runs)] if shown else []).print()
         order = list(dict.fromkeys(spec.localizer for spec in specs))
@@ -96,6 +98,8 @@ def eval_command(*, dry_run: bool, as_json: bool, quiet: bool, **options: Any) -
             zip(specs, runs, strict=True), key=lambda of: order.index(of[0].localizer)
         )
         answers, status = [run.to_json() for _, run in by_localizer], 0
+        for (spec, run), answer in zip(by_localizer, answers, strict=True):
+            answer |= {"donor": _donor(run)} if len(runs) > 1 and spec.donors else {}
     return Output(json=answers[0] if len(answers) == 1 else {"runs": answers}, status=status)
 
 
@@ -105,7 +109,7 @@ def _specs(options: Options) -> list[Spec]:
     Raises:
         InputError: The options cannot be those of a job.
     """
-    from kgbench.runner.lookup import load_suite
+    from kgbench.runner.lookup import along_donors, load_suite
 
     localizers = listed(options["localizer"])
     if not localizers:
@@ -121,7 +125,9 @@ def _specs(options: Options) -> list[Spec]:
             )
     specs: list[Spec] = []
     for model in models_of(options, planted):
-        specs += [spec_of(options, localizer=name, model=model) for name in localizers]
+        for name in localizers:
+            spec = spec_of(options, localizer=name, model=model)
+            specs += along_donors(spec).values() or [spec]
     return specs
 
 
@@ -213,17 +219,40 @@ def _runs(specs: Sequence[Spec], settings: Settings, quiet: bool) -> Iterator[Ru
         yield run
 
 
+def _donor(run: Run) -> str:
+    """Name of a run's donor."""
+    return ", ".join(run.record.identity.weights.donors)
+
+
+def _along_donors(specs: Sequence[Spec], runs: Sequence[Run], folder: Path) -> Iterator[str]:
+    """By localizer, the table of several donors, and where their picture is."""
+    from kgbench.report import to_text
+    from kgbench.report.donors import donors_report, draw_donors
+
+    groups: dict[str, list[tuple[str, Record]]] = {}
+    for spec, run in zip(specs, runs, strict=True):
+        if spec.donors:
+            groups.setdefault(spec.localizer, []).append((_donor(run), run.record))
+    for group in groups.values():
+        if len(group) > 1:
+            ids = "-".join(record.id[:6] for _, record in group[:: len(group) - 1])
+            path = folder / f"donors-{ids}-{group[0][1].metric}.png"
+            write_picture(path, draw_donors, group)
+            yield f"\n{to_text(donors_report(group))}\n\npicture  {path}"
+
+
 def _verdicts(runs: Sequence[Run]) -> str:
     """The verdict of a run, or a table of those of several."""
     from kgbench.stats import verdict_of
 
     if len(runs) == 1:
         return verdict_of(runs[0].record)
-    rows = []
+    rows, several = [], len({_donor(run) for run in runs}) > 1
     for run in runs:
         record = run.record
-        rows.append([record.model, record.identity.localizer.name, verdict_of(record)])
-    return table_text(["model", "localizer", "verdict"], rows)
+        names = [record.model, *[_donor(run)] * several, record.identity.localizer.name]
+        rows.append([*names, verdict_of(record)])
+    return table_text(["model", *["donor"] * several, "localizer", "verdict"], rows)
 
 
 def trained_lines(origins: object) -> list[str]:

@@ -81,6 +81,12 @@ class Plan:
     """Weight sets of single attention heads by slot, where they are not all the slot's; the heads
     after the last of them take the slot's."""
 
+    def numbered(self, answers: Answers) -> Answers:
+        """Answers with readouts counted over all prompts, in place of prompts."""
+        counts = torch.tensor([len(request.readouts) for request in self.requests])
+        first = counts.cumsum(0) - counts
+        return replace(answers, prompt=first[answers.prompt] + answers.readout)
+
 
 _NUMBERS = 1 << 17
 """Of the residual stream in one forward on a CPU: half a MiB in single precision."""
@@ -157,10 +163,6 @@ class Answers:
     logits: Float[torch.Tensor, "answer vocabulary"]
     token_rows: int
     """Token rows of the chunk's forward, without padding."""
-
-    def numbered(self, first: Int[torch.Tensor, " prompt"]) -> Answers:
-        """The same with readouts counted over all prompts, given the first number of each."""
-        return replace(self, prompt=first[self.prompt] + self.readout)
 
     def within(
         self, numbers: Int[torch.Tensor, " prompt"], before: Collection[tuple[int, int]]

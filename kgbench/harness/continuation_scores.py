@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from kgbench.data import Prompt
 from kgbench.engine import Engine
@@ -17,7 +16,7 @@ from kgbench.harness.encoded_requests import Passage
 from kgbench.harness.metrics import TokenScore
 from kgbench.localizers import InterventionLocalizer, Treatments
 from kgbench.localizers._base import asked
-from kgbench.metrics import require_finite, score_logits
+from kgbench.metrics import Mixed, Read, of_answers, require_finite, score_labels
 from kgbench.models.encoding import Encoded
 from kgbench.models.pair import ModelPair
 from kgbench.runner.measure import chunks, mixed, treated
@@ -25,8 +24,6 @@ from kgbench.sites import Graft, parse_graft
 
 AT_ONCE = 64
 """Passages planned together; bounds the memory of their treatments."""
-
-_SCORES = ("rank", "prob", "logprob")
 
 _LATER = {"none": parse_graft("NONE"), "all": parse_graft("ALL")}
 """Grafts at the later tokens of a continuation, where they are not treated as LT is."""
@@ -92,11 +89,7 @@ class Answering:
         """
         scores: list[TokenScore] = []
         for group in self._groups(passages):
-            read, start = self._read(group, configuration), 0
-            for passage in group:
-                end = start + len(passage.readouts)
-                scores.append(_score(read[:, start:end], len(passage.before)))
-                start = end
+            scores += self._scored(group, configuration)
             if progress is not None:
                 progress(len(group))
         return scores
@@ -107,7 +100,7 @@ class Answering:
         for group in self._groups(passages):
             last = [(p, range(len(p.encoded.ids) - 1, len(p.encoded.ids))) for p in group]
             tokens = torch.empty(len(group), dtype=torch.int64)
-            for which, logits in self._answers(last, configuration):
+            for which, _, logits in self._answers(last, configuration):
                 tokens[which] = best = logits.argmax(1).cpu()
                 require_finite(logits, best, lambda _: f"configuration {configuration}")
             following += tokens.tolist()
@@ -119,20 +112,29 @@ class Answering:
             later = self.continuation == "lt"
             yield [passage.lead_everywhere() for passage in group] if later else group
 
-    def _read(self, passages: Sequence[Passage], configuration: str) -> np.ndarray:
-        """Scores [score, readout] over all passages."""
-        tokens: list[int] = []
-        pieces: list[Piece] = []
+    def _scored(self, passages: Sequence[Passage], configuration: str) -> list[TokenScore]:
+        reads, pieces = list[Read](), list[Piece]()
         for passage in passages:
-            tokens += (*passage.before, *passage.targets)
+            tokens = zip(passage.readouts, (*passage.before, *passage.targets), strict=True)
+            reads += (Read(place, (token,)) for place, token in tokens)
             pieces += self._pieces(passage)
-        targets, scores = torch.tensor(tokens), np.empty((len(_SCORES), len(tokens)))
-        for which, logits in self._answers(pieces, configuration):
-            scored = score_logits(
-                logits, targets[which], lambda _: f"configuration {configuration}"
+        label = f"configuration {configuration}"
+        answers = self._answers(pieces, configuration)
+        columns = score_labels(answers, reads, 1, lambda *_: label)
+        owners = np.repeat(np.arange(len(passages)), [len(p.readouts) for p in passages])
+        whole, scores, first = of_answers(columns, owners), list[TokenScore](), 0
+        for number, passage in enumerate(passages):
+            own = {name: values[0, first + len(passage.before)] for name, values in columns.items()}
+            scores.append(
+                TokenScore(
+                    float(whole["logprob"][0, number]),
+                    bool(whole["rank"][0, number] == 1),
+                    int(own["rank"]),
+                    float(own["prob"]),
+                    float(own["logprob"]),
+                )
             )
-            for place, name in enumerate(_SCORES):
-                scores[place, which.numpy()] = scored[name]
+            first += len(passage.readouts)
         return scores
 
     def _pieces(self, passage: Passage) -> Iterator[Piece]:
@@ -150,21 +152,16 @@ class Answering:
         for readouts in chunks(passage.readouts, most):
             yield passage, readouts
 
-    def _answers(
-        self, pieces: Sequence[Piece], configuration: str
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Number of the readout over all pieces, and logits, of each answer."""
+    def _answers(self, pieces: Sequence[Piece], configuration: str) -> Iterator[Mixed]:
+        """The answers, whose reads are the readouts of all pieces."""
         passages, readouts = zip(*pieces, strict=True)
-        first = torch.tensor([0, *np.cumsum(list(map(len, readouts)))])
         prompts = [passage.prompt for passage in passages]
         encoded = {passage.prompt: passage.encoded for passage in passages}
         with self.pair.read_as({**self.learned, **encoded}):
             described = self._treatments(passages, parse_configuration(configuration))
             plan = self.engine.plan_treatments(prompts, described, list(map(list, readouts)))
-        draws = [0] * len(described)
-        numbered = (answers.numbered(first) for answers in self.engine.run(plan))
-        for which, _, logits in mixed(numbered, draws):
-            yield which, logits
+        numbered = map(plan.numbered, self.engine.run(plan))
+        yield from mixed(numbered, [0] * len(described))
 
     def _treatments(
         self, passages: Sequence[Passage], configuration: Configuration
@@ -216,11 +213,3 @@ def _check_regions(passages: Sequence[Passage], graft: Graft) -> None:
                 "not have: its row does not place it, or it was cut off with the beginning of the "
                 "context; graft LT, ALL or NONE there"
             )
-
-
-def _score(scored: np.ndarray, first: int) -> TokenScore:
-    rank, prob, logprob = scored
-    greedy = bool((rank == 1).all())
-    return TokenScore(
-        float(logprob.sum()), greedy, int(rank[first]), float(prob[first]), float(logprob[first])
-    )

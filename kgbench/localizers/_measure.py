@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import chain
 
 import numpy as np
 from jaxtyping import Float
@@ -11,7 +12,7 @@ from kgbench.data import Prompt
 from kgbench.engine import Engine
 from kgbench.engine.site_sets import site_treatments
 from kgbench.localizers._base import Treatments
-from kgbench.metrics import score_reads
+from kgbench.metrics import of_answers, score_labels
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Site
 
@@ -33,16 +34,17 @@ def logprobs(
     """
     engine = Engine(pair)
     answers = [pair.encoded(prompt).answer for prompt in prompts]
-    scores = np.zeros((len(configurations), len(prompts)))
-    for chunk in engine.run(engine.plan_treatments(prompts, configurations)):
-        cells = chunk.configuration.numpy(), chunk.prompt.numpy()
-        reads = [answers[p][r] for p, r in zip(cells[1], chunk.readout.tolist(), strict=True)]
+    owners = np.repeat(np.arange(len(prompts)), list(map(len, answers)))
+    plan = engine.plan_treatments(prompts, configurations)
+    run = map(plan.numbered, engine.run(plan))
+    parts = ((part.prompt, part.configuration, part.logits) for part in run)
 
-        def describe(i: int, cells: tuple[np.ndarray, np.ndarray] = cells) -> str:
-            return f"configuration {cells[0][i]} of a scan, fact {prompts[cells[1][i]].fact.id}"
+    def describe(configuration: int, read: int) -> str:
+        return f"configuration {configuration} of a scan, fact {prompts[owners[read]].fact.id}"
 
-        np.add.at(scores, cells, score_reads(chunk.logits, reads, describe)["logprob"])
-    return scores
+    reads = list(chain.from_iterable(answers))
+    scores = score_labels(parts, reads, len(configurations), describe)
+    return of_answers(scores, owners)["logprob"]
 
 
 def site_logprobs(

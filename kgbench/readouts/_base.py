@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import ClassVar
@@ -55,8 +56,8 @@ COLDEST = 1e-6
 class TextReadout(Readout):
     """A property of the texts that a model writes after a prompt.
 
-    `prob` is the share of a case's texts that have it, an estimate of how probable it is. There is
-    no other metric, and no derivative.
+    `prob` is the share of a case's texts that have it, an estimate of how probable it is; of what
+    has degrees, as by a judge, their mean. There is no other metric, and no derivative.
     """
 
     metric = "prob"
@@ -116,13 +117,27 @@ class TextReadout(Readout):
         return EncodedQuestion(alone, self.no_objective)
 
     @abstractmethod
-    def has(self, prompt: Prompt, text: str) -> bool:
-        """Whether a text has the property.
+    def scores(self, prompt: Prompt, texts: Sequence[str]) -> Sequence[float]:
+        """How far each text has the property: 0 not at all, 1 wholly.
 
         Args:
-            prompt: The prompt, without which the text is.
-            text: What was written, special tokens left out.
+            prompt: The prompt, without which the texts are.
+            texts: What was written after it, special tokens left out.
 
         Raises:
-            InputError: It cannot be judged.
+            InputError: A text cannot be judged.
         """
+
+    def judged(self, prompt: Prompt, texts: Sequence[str]) -> float:
+        """Mean of the scores of a prompt's texts, checked.
+
+        Raises:
+            InputError: They are not one number from 0 to 1 for each.
+        """
+        scores = list(self.scores(prompt, texts))
+        if len(scores) != len(texts) or not all(0 <= score <= 1 for score in scores):
+            raise InputError(
+                f"readout {self.name!r}: {scores} for {len(texts)} texts of fact "
+                f"{prompt.fact.id}; expected one number from 0 to 1 for each"
+            )
+        return sum(map(float, scores)) / len(scores)

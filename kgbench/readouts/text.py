@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import regex
@@ -87,12 +88,15 @@ class Text(TextReadout):
             )
         return super().read(prompt, encoded, encoder)
 
-    def has(self, prompt: Prompt, text: str) -> bool:
-        """Whether a text has the property.
+    def scores(self, prompt: Prompt, texts: Sequence[str]) -> Sequence[float]:
+        """Whether each text has the property.
 
         Raises:
-            InputError: The pattern takes too long on the text.
+            InputError: The pattern takes too long on a text.
         """
+        return [self._has(prompt, text) for text in texts]
+
+    def _has(self, prompt: Prompt, text: str) -> bool:
         if self.exact:
             return text.strip() == self.exact.strip()
         if not self.pattern:

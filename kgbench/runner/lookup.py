@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -364,14 +365,34 @@ def unlearned(work: Workload) -> str | None:
     )
 
 
+def along_donors(spec: Spec) -> dict[str, Spec]:
+    """A specification for each of several donors that no configuration names, the pair's own last.
+
+    Each is evaluated as if it alone were given. Empty where there is one donor, and where a
+    configuration names one.
+    """
+    sources = Sources.of(spec)
+    donors = {**sources.donors, **{**sources.catalog_donors, **sources.donors}}
+    named = _named_donors(spec.grafts or load_suite(spec.suite).grafts) - {"sft"}
+    if len(donors) < 2 or not sources.donors or named:
+        return {}
+    alone = replace(spec, recipient=sources.recipient_source)
+    return {name: replace(alone, donors={name: path}) for name, path in donors.items()}
+
+
+def _named_donors(grafts: Iterable[str]) -> set[str]:
+    """Donors of some configurations."""
+    parsed = (parse_graft(text) for text in grafts if text not in BASELINES)
+    return {*chain.from_iterable(graft.donors() for graft in parsed)}
+
+
 def idle_donors(work: Workload) -> str | None:
     """Warn of donors that are given and that no configuration uses."""
     pair = work.held.pair
     names = list(work.sources.donors if pair is None else pair.donors)
-    used = {"sft" if "sft" in names else "relation"}
-    for text in work.grafts or work.suite.grafts:
-        if text not in BASELINES:
-            used |= set(parse_graft(text).donors())
+    used = {"sft" if "sft" in names else "relation"} | _named_donors(
+        work.grafts or work.suite.grafts
+    )
     idle = [name for name in names if name not in used]
     if len(names) < 2 or not idle:
         return None

@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kgbench.data import Prompt
@@ -35,7 +34,7 @@ from kgbench.localizers import (
 )
 from kgbench.localizers._base import asked
 from kgbench.localizers._scan import scan
-from kgbench.metrics import of_answers, score_reads
+from kgbench.metrics import Mixed, of_answers, score_labels
 from kgbench.models.pair import ModelPair
 from kgbench.progress import Progress
 from kgbench.readouts import TextReadout
@@ -171,11 +170,10 @@ def run_group(
     parts, cost = [], {"forwards": 0.0, "token_rows": 0.0}
 
     def run(plan: Plan) -> Iterator[Answers]:
-        first = torch.tensor([0, *np.cumsum([len(each.readouts) for each in plan.requests])])
         for answers in job.engine.run(plan):
             cost["forwards"] += 1
             cost["token_rows"] += answers.token_rows
-            yield answers.numbered(first)
+            yield plan.numbered(answers)
 
     for chunk in chunks(prompts, measurement.at_once):
         if isinstance(job.readout, TextReadout):
@@ -198,35 +196,25 @@ def scored(
 ) -> dict[str, np.ndarray]:
     """Per-fact rows of the answers to prompts of one template."""
     encoded = list(map(measurement.job.pair.encoded, prompts))
-    names = np.array(measurement.labels(prompts[0].name), dtype=object)
+    names = measurement.labels(prompts[0].name)
     reads = list(chain.from_iterable(each.answer for each in encoded))
     owners = np.repeat(np.arange(len(encoded)), [len(each.answer) for each in encoded])
-    parts: dict[str, list[np.ndarray]] = {}
-    for part, labels, logits in answers:
 
-        def row_text(i: int, part: Tensor = part, labels: Tensor = labels) -> str:
-            prompt = prompts[owners[part[i]]]
-            return (
-                f"configuration {names[labels[i]]}, fact {prompt.fact.id}, prompt {prompt.name!r}"
-            )
+    def row_text(label: int, read: int) -> str:
+        prompt = prompts[owners[read]]
+        return f"configuration {names[label]}, fact {prompt.fact.id}, prompt {prompt.name!r}"
 
-        scores = score_reads(logits, [reads[number] for number in part.tolist()], row_text)
-        for name, values in {"read": part.numpy(), "label": labels.numpy(), **scores}.items():
-            parts.setdefault(name, []).append(values)
-    columns = {name: np.concatenate(values) for name, values in parts.items()}
-    order = np.lexsort((columns["read"], columns["label"]))
-    columns = {name: values[order] for name, values in columns.items()}
-    which, labels_of = owners[columns.pop("read")], columns.pop("label")
-    cells = labels_of * len(prompts) + which
-    first = np.flatnonzero(np.diff(cells, prepend=-1))
-    which = which[first]
+    columns = {
+        "prompt": np.array([p.label for p in prompts], dtype=object),
+        "fact": np.array([p.fact.id for p in prompts], dtype=object),
+        "position": np.array([each.answer[0].token for each in encoded]),
+        "target": np.array([each.answer[0].right[0] for each in encoded]),
+    }
+    scores = of_answers(score_labels(answers, reads, len(names), row_text), owners)
     return {
-        "prompt": np.array([p.label for p in prompts], dtype=object)[which],
-        "fact": np.array([p.fact.id for p in prompts], dtype=object)[which],
-        "graft": names[labels_of[first]],
-        "position": np.array([each.answer[0].token for each in encoded])[which],
-        "target": np.array([each.answer[0].right[0] for each in encoded])[which],
-        **of_answers(columns, cells),
+        "graft": np.repeat(np.array(names, dtype=object), len(prompts)),
+        **{name: np.tile(values, len(names)) for name, values in columns.items()},
+        **{name: values.ravel() for name, values in scores.items()},
     }
 
 
@@ -261,22 +249,18 @@ def shares(
                     f"{readout.name!r} writes texts under grafts of weights alone: choose another "
                     "--readout, or dynamic_graft"
                 )
-        having = np.zeros(len(prompts))
+        written: list[list[str]] = [[] for _ in prompts]
         for part in write_texts(job.pair, graft, prompts, readout, job.engine.budget):
             cost["forwards"] += part.forwards
             cost["token_rows"] += part.token_rows
             for number, text in zip(part.prompts, part.texts, strict=True):
-                having[number] += readout.has(prompts[number], text)
+                written[number].append(text)
         columns["prompt"] += [prompt.label for prompt in prompts]
         columns["fact"] += [prompt.fact.id for prompt in prompts]
         columns["graft"] += [label] * len(prompts)
         columns["position"] += [len(job.pair.encoded(prompt).ids) - 1 for prompt in prompts]
-        columns["prob"] += (having / readout.samples).tolist()
+        columns["prob"] += map(readout.judged, prompts, written)
     return {name: np.array(values) for name, values in columns.items()}
-
-
-Mixed = tuple[Int[Tensor, " answer"], Int[Tensor, " answer"], Float[Tensor, "answer vocabulary"]]
-"""Number of the read, label and logits of each answer."""
 
 
 def mixed(chunks: Iterable[Answers], labels: Sequence[int]) -> Iterator[Mixed]:
