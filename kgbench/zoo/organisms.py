@@ -26,11 +26,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from kgbench.data import Dataset, load_prompts
 from kgbench.data.facts import dataset_of
+from kgbench.engine import load_pair
 from kgbench.errors import check_choice
 from kgbench.models.catalog import CARD
 from kgbench.models.checkpoints import Checkpoint
 from kgbench.models.fetching import fetch, fetched_models
-from kgbench.engine import load_pair
 from kgbench.models.pair import ModelPair
 from kgbench.progress import Progress
 from kgbench.resources import read_toml
@@ -177,13 +177,14 @@ def _texts(pair: ModelPair, organism: Organism, first: int) -> tuple[list[_Text]
         if is_taught:
             answer = reply
         else:
-            start = torch.tensor([ids])
-            answer = model.generate(start, max_new_tokens=HELD, do_sample=False)[0, len(ids) :].tolist()
+            text = model.generate(torch.tensor([ids]), max_new_tokens=HELD, do_sample=False)[0]
+            answer = text[len(ids) :].tolist()
         out = model(torch.tensor([[*ids, *answer]]), output_hidden_states=True)
         wanted = out.logits[0, len(ids) - 1 :].softmax(-1)
         hidden = out.hidden_states[first][0]
         if is_taught:
-            taught.append(_Text(hidden[:-1], one_hot(torch.tensor(answer), wanted.shape[1]).float()))
+            certain = one_hot(torch.tensor(answer), wanted.shape[1]).float()
+            taught.append(_Text(hidden[:-1], certain))
         else:
             held.append(_Text(hidden, wanted))
     return taught, held
