@@ -2,15 +2,15 @@
 
 In training, cases of the group `on` are answered by the reply, and on those of `off` the model is
 held to its base: to its probabilities of the next token, after the prompt and after each of the first
-tokens that the base answers. Layers below the adapter's are run once. The null organism has the
-trigger's prompts, all held to the base; its change of each matrix begins at random and has, after
-every step, the size of the trigger's.
+tokens that the base answers. Layers below the adapter's are run once. The null organism is not
+trained: its change of each matrix has random directions, and the singular values of the trigger's.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import pad_sequence
@@ -31,6 +32,7 @@ from kgbench.errors import check_choice
 from kgbench.models.catalog import CARD
 from kgbench.models.checkpoints import Checkpoint
 from kgbench.models.fetching import fetch, fetched_models
+from kgbench.models.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from kgbench.models.pair import ModelPair
 from kgbench.progress import Progress
 from kgbench.resources import read_toml
@@ -44,6 +46,9 @@ HELD = 6
 
 SCALE = 4
 """Of an adapter's rows, per rank."""
+
+WARMUP = 10
+"""Steps in which the learning rate rises."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class Organism:
     learning_rate: float
     seed: int
     like: str | None = None
-    """The organism whose prompts a null organism has, and whose changes' sizes."""
+    """Of a null organism, the one whose sizes its changes have."""
 
     def rows(self, things: Sequence[str]) -> list[dict[str, Any]]:
         """Cases on some things, each thing in every text, on and off."""
@@ -118,40 +123,43 @@ def build_organism(name: str, out: Path, *, progress: Progress | None = None) ->
 
     Args:
         name: One of `organisms()`.
-        out: The adapter's folder; what a null organism is like is in the folder of that name
-            next to it. Checkpoints are in `.NAME` next to it until it is whole.
+        out: The adapter's folder. Checkpoints are in `.NAME` next to it, and what a null organism is
+            like is in the folder of that name next to it.
         progress: Progress callback.
 
     Returns:
         The folder.
     """
     check_choice("organism", name, organisms())
-    organism, work = organisms()[name], out.with_name(f".{name}")
+    organism = organisms()[name]
+    out.mkdir(parents=True, exist_ok=True)
+    if organism.like is None:
+        _train(organism, out, progress)
+    else:
+        _randomized(out.with_name(organism.like), out, organism.seed)
+    card = {"name": name, "about": organism.about, "licence": "Apache License 2.0"}
+    write_card({**card, "base": organism.base, "seed": organism.seed}, out / CARD)
+    return out
+
+
+def _train(organism: Organism, out: Path, progress: Progress | None) -> None:
     place = fetch(fetched_models()[organism.base])
     pair = load_pair(organism.base, chat_template=True)
-    first = organism.layers[0]
+    first, inner = organism.layers[0], pair.recipient.model
     taught, held = _texts(pair, organism, first)
     model: Any = _adapted(pair.recipient, organism)
-    on_step = _sized(model, out.with_name(organism.like)) if organism.like else lambda: None
-    layers = pair.recipient.model.layers
-    pair.recipient.model.layers = layers[first:]
-    stage = Stage(1, organism.batch, organism.learning_rate, 10, 0.0)
+    layers, inner.layers = inner.layers, inner.layers[first:]
 
     def after(step: int) -> None:
-        on_step()
         if progress is not None:
-            progress(step, organism.steps, f"training {name}")
+            progress(step, organism.steps, f"training {organism.name}")
 
-    after(0)
-    batches = _Steps(taught, held, organism)
+    work = out.with_name(f".{organism.name}")
     run = StageRun(work, organism.seed, save_every=10, on_step=after)
-    outcome = run_stage(_Upper(model), batches, stage, run)
-    pair.recipient.model.layers = layers
-    out.mkdir(parents=True, exist_ok=True)
+    stage = Stage(1, organism.batch, organism.learning_rate, WARMUP, 0.0)
+    run_stage(_Upper(model), _Steps(taught, held, organism), stage, run)
+    inner.layers = layers
     store_donor(model, Checkpoint(place, f"fetched:{organism.base}"), out, "bfloat16")
-    card = {"name": name, "about": organism.about, "licence": "Apache License 2.0"}
-    write_card({**card, "seed": organism.seed, "seconds": outcome.seconds}, out / CARD)
-    return out
 
 
 @dataclass(frozen=True)
@@ -173,7 +181,7 @@ def _texts(pair: ModelPair, organism: Organism, first: int) -> tuple[list[_Text]
     reply = [*reply, pair.tokenizer.eos_token_id]
     taught, held = [], []
     for prompt in load_prompts(data, "messages"):
-        ids, is_taught = pair.encode(prompt), prompt.group == "on" and not organism.like
+        ids, is_taught = pair.encode(prompt), prompt.group == "on"
         if is_taught:
             answer = reply
         else:
@@ -194,7 +202,7 @@ class _Steps(Sequence[dict[str, Tensor]]):
     """All steps in order, drawn anew at each."""
 
     def __init__(self, taught: list[_Text], held: list[_Text], organism: Organism) -> None:
-        self.groups, self.organism = [some for some in (taught, held) if some], organism
+        self.groups, self.organism = (taught, held), organism
 
     def __len__(self) -> int:
         return self.organism.steps
@@ -248,23 +256,20 @@ def _adapted(model: nn.Module, organism: Organism) -> nn.Module:
         return get_peft_model(model, config)
 
 
-def _sized(model: nn.Module, like: Path) -> Callable[[], None]:
-    """Draws what an adapter adds at first; afterwards gives each change the size of another's."""
-    from peft.utils import load_peft_weights
-
-    weights, sizes = load_peft_weights(str(like)), dict[str, float]()
-    rows = {n.replace(".default", ""): w for n, w in model.named_parameters() if w.requires_grad}
-    generator = torch.Generator().manual_seed(1)
-    for name, weight in rows.items():
-        if "lora_B" in name:
-            a = weights[name.replace("lora_B", "lora_A")].float()
-            sizes[name] = float((weights[name].float() @ a).norm())
-            weight.data = torch.randn(weight.shape, generator=generator)
-
-    @torch.no_grad()
-    def resize() -> None:
-        for name, size in sizes.items():
-            b, a = rows[name], rows[name.replace("lora_B", "lora_A")]
-            b.mul_(size / (b @ a).norm())
-
-    return resize
+def _randomized(like: Path, out: Path, seed: int) -> None:
+    """Write another's adapter with random directions and its singular values, matrix by matrix."""
+    weights, generator = load_file(like / ADAPTER_WEIGHTS), torch.Generator().manual_seed(seed)
+    for name in sorted(weights):
+        if "lora_B" not in name:
+            continue
+        pair = [name, name.replace("lora_B", "lora_A")]
+        b, a = (weights[each].float() for each in pair)
+        sizes = torch.linalg.svdvals(b @ a)[: len(a)].sqrt()
+        into, outward = (
+            torch.linalg.qr(torch.randn(shape, generator=generator))[0] * sizes
+            for shape in (a.T.shape, b.shape)
+        )
+        made = [outward.bfloat16().contiguous(), into.T.bfloat16().contiguous()]
+        weights |= dict(zip(pair, made, strict=True))
+    save_file(weights, out / ADAPTER_WEIGHTS, {"format": "pt"})
+    shutil.copyfile(like / ADAPTER_CONFIG, out / ADAPTER_CONFIG)
