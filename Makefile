@@ -11,7 +11,7 @@ MINUTES ?= 30
 
 PAGES := docs/_build/html/index.html
 
-.PHONY: help eval eval-real test golden test-real test-nightly test-formats test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards control coverage plants release-file clean
+.PHONY: help eval eval-real test golden test-real test-nightly test-formats test-page test-cluster docs links check-board screenshots lint format bench bench-gpu mutants board cards control coverage plants organisms release-file clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -102,6 +102,9 @@ control: $(VENV)/.installed  ## Write the reports of leaderboard/reproductions f
 
 plants: $(VENV)/.installed  ## Build the plants of the tiny pairs from nothing (about an hour on two cores), or others with SEED=1
 	OMP_NUM_THREADS=1 $(BIN)/python tests/build_plants.py --seed $(or $(SEED),0) --output-dir build/plants-$(or $(SEED),0)
+
+organisms: $(VENV)/.installed-real  ## Train the organisms of SmolLM2-135M from nothing (an hour on a core), and copy them to the package
+	OMP_NUM_THREADS=1 $(BIN)/python tests/build_organisms.py --ship
 
 coverage: $(VENV)/.installed-dev  ## Simulate how often intervals hold the truth and ranks are right, and print the documentation's tables
 	OMP_NUM_THREADS=1 $(BIN)/python tests/coverage_table.py

@@ -56,7 +56,9 @@ def prompt() -> Prompt:
     return prompt
 
 
-def regions_by_hand(pair: ModelPair, prompt: Prompt) -> tuple[list[int], Mapping[str, list[int]]]:
+def regions_by_hand(
+    pair: ModelPair, prompt: Prompt, words: str = "Qwen"
+) -> tuple[list[int], Mapping[str, list[int]]]:
     """Ids as the tokenizer itself renders them, with the tokens of the name and of the template."""
     messages = [{"role": role, "content": content} for role, content in prompt.messages]
     tokenizer: Any = pair.tokenizer
@@ -66,10 +68,10 @@ def regions_by_hand(pair: ModelPair, prompt: Prompt) -> tuple[list[int], Mapping
     for message in messages:
         start = text.index(message["content"])
         inside.append((start, start + len(message["content"])))
-    start = text.index(" Qwen")  # most tokenizers merge a word with the blank before it
+    start = text.index(f" {words}")  # most tokenizers merge a word with the blank before it
     name, template = [], []
     for token, (first, last) in enumerate(encoded["offset_mapping"]):
-        if first < start + len(" Qwen") and start < last:
+        if first < start + 1 + len(words) and start < last:
             name.append(token)
         if not any(low <= first and last <= high for low, high in inside):
             template.append(token)

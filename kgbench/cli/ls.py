@@ -30,7 +30,8 @@ BRIEF = ("id", "method", "model", "prompts", "grafts", "n", "verdict")
 def ls_command(kind: str | None, name: str | None, *, records: Path) -> Output:
     """List what there is to choose from, or recorded runs.
 
-    Of models, datasets, prompts, localizers, readouts, suites and lm-eval tasks.
+    Of models, datasets, prompts, localizers, readouts, suites, lm-eval tasks and
+    organisms, finetuned models whose behaviour is known.
 
     With the NAME of a localizer: its parameters, with defaults and types;
     without anything: what can be listed.

@@ -95,6 +95,31 @@ def _plants() -> Mapping[str, Entry]:
     return entries
 
 
+@cache
+def _organisms() -> Mapping[str, Entry]:
+    """Organisms by name, each with its base: of a named pair or a Hub id."""
+    entries = {}
+    for row in read_toml(__package__, "organisms")["organism"]:
+        for name, base in row["bases"].items():
+            pair = _pairs().get(base, Entry("", "", base, ""))
+            donor = f"zoo:organisms/{name.partition('.')[2]}" if base in _pairs() else name
+            about = f"{row['behaviour']} ({row['source']})"
+            cases = row.get("cases", "")
+            entries[name] = replace(
+                pair, name=name, about=about, donors={"sft": donor}, dataset=cases
+            )
+    return entries
+
+
+def describe_organisms() -> Mapping[str, Mapping[str, str]]:
+    """Of each finetuned model whose behaviour is known: base, behaviour and source."""
+    rows = {}
+    for row in read_toml(__package__, "organisms")["organism"]:
+        for name, base in row["bases"].items():
+            rows[name] = {"base": base, "about": row["behaviour"], "source": row["source"]}
+    return rows
+
+
 def pair_names() -> tuple[str, ...]:
     """Names of all pairs, then of all plants that are shipped."""
     return (*_pairs(), *plants())
@@ -113,6 +138,11 @@ def plants_in_shipped_pairs() -> tuple[str, ...]:
 def published(name: str) -> Entry | None:
     """The entry of a pair or plant by its name alone; None where there is none."""
     return {**_pairs(), **_plants()}.get(name)
+
+
+def is_name(name: str) -> bool:
+    """Whether it is the name of a pair, a plant or an organism."""
+    return name in {**_pairs(), **_plants(), **_organisms()}
 
 
 def shipped() -> tuple[str, ...]:
@@ -145,7 +175,7 @@ def entry(name: str) -> Entry:
         UnknownNameError: No pair has this name, and it is the path of no folder.
         ModelError: It is the path of a folder that holds no plant.
     """
-    pairs = {**_pairs(), **_plants()}
+    pairs = {**_pairs(), **_plants(), **_organisms()}
     if name in pairs:
         return pairs[name]
     folder = Path(name).expanduser()

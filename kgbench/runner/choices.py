@@ -71,6 +71,7 @@ CATALOGUES: Mapping[str, Callable[[], Rows]] = {
     "readouts": later("readouts", "describe_readouts"),
     "suites": later("runner", "suites"),
     "tasks": later("harness", "describe_tasks"),
+    "organisms": later("models.catalog", "describe_organisms"),
 }
 """The kinds of which names are given to options, in the order of the help."""
 

@@ -350,7 +350,7 @@ def unlearned(work: Workload) -> str | None:
     sources, entry = work.sources, work.sources.entry
     if entry is None or sources.dataset is None or sources.donors or not sources.catalog_donors:
         return None
-    if _answered(pair_facts(entry)) & _answered(work.dataset):
+    if not entry.dataset or _answered(pair_facts(entry)) & _answered(work.dataset):
         return None
     remedy = "leave out --dataset, or give a donor that learned them (--donor PATH)"
     if entry.plant is None:

@@ -158,7 +158,7 @@ def localizer_of(record: Record, localizer: str | None = None) -> str:
 def _model(record: Record, sources: Sources) -> str | None:
     if sources.model is not None or (sources.recipient is not None and sources.donors):
         return sources.model
-    if record.model in catalog.pair_names():
+    if catalog.is_name(record.model):
         return record.model
     donors = ", ".join(f"--donor {name}=PATH" for name in record.identity.weights.donors)
     raise InputError(

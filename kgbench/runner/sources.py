@@ -95,11 +95,11 @@ class Sources(Strict):
         """Load the facts.
 
         Raises:
-            InputError: Neither a data set nor a pair of the catalog is named.
+            InputError: Neither a data set nor a pair of the catalog that has one is named.
         """
         if self.dataset is not None:
             return load_dataset(self.dataset, self.imports)
-        if self.entry is None:
+        if self.entry is None or not self.entry.dataset:
             raise InputError(
                 "which facts did the donor learn? Give --dataset NAME or --dataset FILE.jsonl"
             )
@@ -153,7 +153,7 @@ def note_sources(sources: Sources, held: Held, settings: Settings, folder: Path)
         return
     donors = {name: str(_place(source, _is_name)) for name, source in sources.donors.items()}
     places = {
-        "model": _place(sources.model, catalog.pair_names().__contains__),
+        "model": _place(sources.model, catalog.is_name),
         "recipient": _place(sources.recipient, _is_name),
         "donors": donors,
         "dataset": _place(sources.dataset, is_shipped),  # with its part, as in FILE:first150

@@ -107,6 +107,29 @@ def large(tiny: ModelPair) -> ModelPair:
 
 
 @pytest.fixture(scope="session")
+def real(tiny: ModelPair) -> ModelPair:
+    """The tiny pair's tokens, and weights of the shape of SmolLM2-135M."""
+    from transformers import LlamaConfig
+
+    from kgbench.models.family_map import load_family
+    from kgbench.models.pair import ModelPair, prepare
+
+    config = LlamaConfig(
+        hidden_size=576,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        intermediate_size=1536,
+        vocab_size=49152,
+        tie_word_embeddings=True,
+    )
+    recipient, donor = (prepare(AutoModelForCausalLM.from_config(config)) for _ in range(2))
+    for weight in donor.parameters():
+        weight.data += 0.01
+    return ModelPair("real", recipient, {"sft": donor}, tiny.tokenizer, load_family("llama"))
+
+
+@pytest.fixture(scope="session")
 def prompts() -> list[Prompt]:
     from kgbench.data import load_prompts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -12,13 +13,15 @@ from ratios import group, in_turns
 from works import PATHWAYS, forward, packed
 
 from kgbench.data import Prompt
-from kgbench.engine import Engine
+from kgbench.engine import Engine, as_model
 from kgbench.models.pair import ModelPair
 
 COMPONENTS = ("ln_1", "q", "k", "v", "o", "gate", "up", "down")
 LT_GRAFTS = tuple(f"LT:{component}@{layer}" for layer in range(12) for component in COMPONENTS)
 BOUNDS = {"tiny": (1.2, 30), "large": (1.05, 10)}
 """Cost of a packed token row in those of a plain forward, at most; and rounds."""
+GENERATED = {"large": (1.5, 10), "real": (1.5, 5)}
+"""Cost of a token that a grafted model generates, in those of its base, at most; and rounds."""
 PAPER = {"tiny": (300, 10), "large": (150, 3)}
 """How much longer the paper's algorithm takes, at least; and rounds."""
 
@@ -147,3 +150,26 @@ def test_paper_algorithm(
     share = len(PATHWAYS) / len(grafts) * len(prompts)
     ratio = ratios["paper"].inverse().scaled(share)
     claim(f"{size}: the paper's algorithm ÷ packed", ratio, f"≥ {least}", ratio.value >= least)
+
+
+@pytest.mark.parametrize("size", GENERATED)
+@group("a grafted model that generates")
+def test_generation(
+    size: str,
+    request: pytest.FixtureRequest,
+    prompts: list[Prompt],
+    benchmark: BenchmarkFixture,
+    claim: Callable[..., None],
+) -> None:
+    """A token of a grafted model costs what one of the base does, and the choice of weights."""
+    pair, (bound, rounds) = request.getfixturevalue(size), GENERATED[size]
+    ids = torch.tensor([pair.encode(prompts[0])])
+
+    def writes(model: Any) -> Callable[[], object]:
+        steps = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False}
+        return lambda: model.generate(ids, **steps)
+
+    works = {"base": writes(pair.recipient)}
+    grafted = writes(as_model(pair, "FE+LT", prompts=prompts))
+    ratio = in_turns(benchmark, grafted, works, rounds)["base"]
+    claim(f"{size}: a generated token ÷ plain", ratio, f"≤ {bound}", ratio.value <= bound)
