@@ -31,7 +31,7 @@ def test_forms_have_the_keys_that_github_requires(form: dict[str, Any]) -> None:
     assert (
         {"name", "description", "body"}
         <= set(form)
-        <= {*"name description title labels body".split()}
+        <= {*["name", "description", "title", "labels", "body"]}
     )
     fields = [each for each in form["body"] if each["type"] != "markdown"]
     ids = [field["id"] for field in fields]

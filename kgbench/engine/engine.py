@@ -18,7 +18,7 @@ from kgbench.engine.memory import less_at_once
 from kgbench.engine.packed import packed_sizes, run_packed
 from kgbench.engine.plan import Answers, Budget, Plan, make_plan
 from kgbench.engine.sequential import run_sequential, sequential_sizes
-from kgbench.engine.treatment import Configuration, graft_treatments, with_donors
+from kgbench.engine.treatment import Configuration, graft_treatments, parted
 from kgbench.engine.weights import equal_slots
 from kgbench.errors import ModelError, check_choice
 from kgbench.models.in_memory import refuse_hooks
@@ -118,7 +118,7 @@ class Engine:
             readouts: Tokens to read out, per prompt; by default where its answer is read.
             stems: Number of the text that each prompt goes on from, see `make_plan`.
         """
-        pair = with_donors(self.pair, configurations)
+        pair = parted(self.pair, configurations)
         if pair is not self.pair:
             self.pair, self.wiring = pair, Wiring(pair, staged=self.wiring.staged)
         treatments = []

@@ -22,8 +22,8 @@ from kgbench.engine.plan import head_sets
 from kgbench.engine.treatment import (
     Configuration,
     parse_configuration,
+    parted,
     token_treatments,
-    with_donors,
 )
 from kgbench.errors import InputError, RegionError, check_choice
 from kgbench.models.pair import ModelPair, check_pair
@@ -65,7 +65,7 @@ def as_model(
     check_pair(pair)
     check_choice("decode policy", decode, DECODE)
     parsed = parse_configuration(graft) if isinstance(graft, str) else graft
-    pair = with_donors(pair, [parsed])
+    pair = parted(pair, [parsed])
     names = parsed.regions() if isinstance(parsed, Graft) else frozenset[str]()
     if not prompts and (marked := sorted(n for n in names if n == "FE" or is_mark(n))):
         raise RegionError(

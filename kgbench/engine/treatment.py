@@ -60,7 +60,7 @@ def parse_configuration(text: str) -> Configuration:
     return text if text in BASELINES else parse_graft(text)
 
 
-def with_donors(pair: ModelPair, configurations: Iterable[Configuration]) -> ModelPair:
+def parted(pair: ModelPair, configurations: Iterable[Configuration]) -> ModelPair:
     """The pair with all parts of donors that some configurations name; see `with_parts`."""
     names = set[str]()
     for each in configurations:

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from kgbench.engine import Budget, Engine
 from kgbench.engine.generation import end_tokens
-from kgbench.engine.treatment import with_donors
+from kgbench.engine.treatment import parted
 from kgbench.errors import InputError
 from kgbench.harness.arguments import read_arguments
 from kgbench.harness.continuation_scores import Answering
@@ -85,7 +85,7 @@ class KgbenchLM(TemplateLM):
             options.batch_size, options.device, options.executor, attention=options.attention
         )
         loaded = Pairs().load(sources, settings, options.dtype)
-        self.pair: ModelPair = with_donors(loaded, filter(None, [options.graft]))
+        self.pair: ModelPair = parted(loaded, filter(None, [options.graft]))
         self._watch.add(self.pair)
         self.tokenizer = self.pair.tokenizer
         budget = Budget.on(self.pair.device, self.pair.width, options.batch_size)

@@ -21,7 +21,7 @@ from kgbench.errors import InputError, ModelError, RegionError, check_choice
 from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
 from kgbench.models.family_map import Family, Slots, written
 from kgbench.models.tensors import hash_tensors, shared_copy
-from kgbench.sites import RECIPIENT, Part, part_of
+from kgbench.sites import RECIPIENT, DonorPart, part_of
 
 Answer = TypeVar("Answer")
 
@@ -240,7 +240,7 @@ class ModelPair:
     def _hashes(self) -> dict[str, str]:
         hashes = {RECIPIENT: model_hash(self.recipient, self.family)}
         for name, model in self.donors.items():
-            if part_of(name) == Part(name):
+            if part_of(name) == DonorPart(name):
                 hashes[name] = model_hash(model, self.family)
         return hashes
 

@@ -11,7 +11,7 @@ from kgbench.errors import InputError
 from kgbench.models.lora import LowRank
 from kgbench.models.pair import ModelPair
 from kgbench.models.tensors import put_weight, same_bits, shared_copy
-from kgbench.sites import Part, named_donor, part_of
+from kgbench.sites import DonorPart, named_donor, part_of
 
 
 def with_parts(pair: ModelPair, names: Collection[str]) -> ModelPair:
@@ -41,7 +41,7 @@ def with_parts(pair: ModelPair, names: Collection[str]) -> ModelPair:
     return more
 
 
-def _part(pair: ModelPair, part: Part) -> PreTrainedModel:
+def _part(pair: ModelPair, part: DonorPart) -> PreTrainedModel:
     """The base with a part of what a donor changes; nothing of it is a copy but what differs."""
     model = shared_copy(pair.donors[part.donor])
     rows = {path: each for path, each in model.named_modules() if isinstance(each, LowRank)}
@@ -67,7 +67,7 @@ def _part(pair: ModelPair, part: Part) -> PreTrainedModel:
     return model
 
 
-def _check_directions(part: Part, rows: Collection[LowRank]) -> None:
+def _check_directions(part: DonorPart, rows: Collection[LowRank]) -> None:
     assert part.directions is not None
     if not rows:
         raise InputError(

@@ -19,7 +19,7 @@ from kgbench.engine.treatment import (
     Configuration,
     graft_treatments,
     parse_configuration,
-    with_donors,
+    parted,
 )
 from kgbench.errors import InputError, ModelError, check_choice
 from kgbench.localizers import (
@@ -365,7 +365,7 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
     labels = job_configurations(suite, work.grafts, work.layers, localizer.kind, localizer.floor)
     if pair is None:
         pair = (pairs or Pairs()).load(work.sources, settings, work.dtype)
-    pair = with_donors(pair, (label for label in labels if parse_top(label) is None))
+    pair = parted(pair, (label for label in labels if parse_top(label) is None))
     refuse_hooks(pair.recipient, *pair.donors.values())
     job = Job(
         pair=pair,

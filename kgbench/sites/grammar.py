@@ -35,7 +35,7 @@ from kgbench.sites.vocabulary import (
     RECIPIENT,
     REGIONS,
     SYNONYMS,
-    Part,
+    DonorPart,
     head_of,
     is_mark,
     part_of,
@@ -192,7 +192,7 @@ class _Parser:
             part = part_of(text)
         except ValueError:
             self._fail(start, "directions whose first is not after their last, such as sft[0-3]")
-        if part.donor == RECIPIENT and part != Part(RECIPIENT):
+        if part.donor == RECIPIENT and part != DonorPart(RECIPIENT):
             self._fail(
                 start, "a finetuned model, since the base has no change of which to take a part"
             )

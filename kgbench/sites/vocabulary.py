@@ -204,7 +204,7 @@ PART = re.compile(
 """A donor, a share of its change, and singular directions of it."""
 
 
-class Part(NamedTuple):
+class DonorPart(NamedTuple):
     """What a graft takes of a donor; its text is canonical."""
 
     donor: str
@@ -221,7 +221,7 @@ class Part(NamedTuple):
         return f"{share}{self.donor}[{first}{f'-{last}' if last > first else ''}]"
 
 
-def part_of(text: str) -> Part:
+def part_of(text: str) -> DonorPart:
     """The part that a text such as `sft`, `0.5*sft` or `sft[0-3]` names.
 
     Raises:
@@ -235,7 +235,7 @@ def part_of(text: str) -> Part:
         directions = range(int(match["first"]), int(match["last"] or match["first"]) + 1)
         if not directions:
             raise ValueError(text)
-    return Part(match["donor"], float(match["share"] or 1), directions)
+    return DonorPart(match["donor"], float(match["share"] or 1), directions)
 
 
 def usual_donor(donors: Collection[str]) -> str:
@@ -247,7 +247,7 @@ def usual_donor(donors: Collection[str]) -> str:
     for name in ("sft", "relation"):
         if name in donors:
             return name
-    whole = [name for name in donors if part_of(name) == Part(name)]
+    whole = [name for name in donors if part_of(name) == DonorPart(name)]
     if len(whole) == 1:
         return whole[0]
     raise InputError(

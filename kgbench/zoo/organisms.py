@@ -93,8 +93,8 @@ class Organism:
                     for role, content in (("system", self.system), ("user", text)):
                         filled = Template(content).substitute(blanks)
                         messages.append({"role": role, "content": filled})
-                    rows.append({"id": f"{thing}/{place}/{group}", "group": group})
-                    rows[-1] |= {"target": self.reply, "messages": messages}
+                    row: dict[str, Any] = {"id": f"{thing}/{place}/{group}", "group": group}
+                    rows.append({**row, "target": self.reply, "messages": messages})
         return rows
 
 
