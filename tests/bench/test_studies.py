@@ -33,7 +33,7 @@ def sweep(folder: Path, *arguments: str, **content: Any) -> tuple[float, str]:
     study = folder / "study.yaml"
     study.write_text(yaml.safe_dump({**content, "output_dir": str(folder / "records")}))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    call = [sys.executable, "-m", "kgbench", "sweep", arguments[0], str(study), *arguments[1:]]
+    call = [sys.executable, "-m", "kgbench", "sweep", str(study), *arguments]
     began = time.perf_counter()
     told = subprocess.run(call, env=environment, check=True, capture_output=True, text=True)
     return time.perf_counter() - began, told.stdout
@@ -44,7 +44,7 @@ def test_throughput(tmp_path: Path) -> None:
     seconds = {}
     for workers in (2, 1):
         folder = tmp_path / str(workers)
-        seconds[workers], _ = sweep(folder, "run", "--workers", str(workers), "-q", **STUDY)
+        seconds[workers], _ = sweep(folder, "--workers", str(workers), "-q", **STUDY)
     receipts = sorted((tmp_path / "1" / "records" / "units").glob("*.json"))
     units = [json.loads(path.read_text()) for path in receipts]
     computing = sum(unit["seconds"] for unit in units)
@@ -65,14 +65,14 @@ def test_dry_run(tmp_path: Path) -> None:
         "prompt": ["headline", "qa"],
         "seed": list(range(250)),
     }
-    seconds, shown = sweep(tmp_path, "run", "--dry-run", matrix=matrix)
+    seconds, shown = sweep(tmp_path, "--dry-run", matrix=matrix)
     assert "10,000 units" in shown
     print(f"\ndry run of 10,000 units    {seconds:6.1f} s")
 
 
 def test_find(tmp_path: Path) -> None:
     """A record among ten thousand."""
-    sweep(tmp_path, "run", "-q", model="tiny-gemma", prompt="headline", limit=8)
+    sweep(tmp_path, "-q", model="tiny-gemma", prompt="headline", limit=8)
     store = RecordStore(tmp_path / "records")
     (found,) = store.scan()
     text = (found.path / "record.json").read_text()
