@@ -78,7 +78,11 @@ def _packed(table: pa.Table) -> bytes:
 def _figures(leaderboard: Leaderboard) -> Iterator[dict[str, Any]]:
     for board in leaderboard.boards:
         for table in board.tables:
-            about = {"board": board.versioned, "table": table.key, "title": table.title}
+            about: dict[str, Any] = {
+                "board": board.versioned,
+                "table": table.key,
+                "title": table.title,
+            }
             about |= {name: table.scope.get(name, "") for name in ("pair", "prompt")}
             for line in table.lines:
                 first, last = (line.ranks if line.ranks and line.rank_text else None) or (
