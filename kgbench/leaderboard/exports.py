@@ -85,10 +85,7 @@ def _figures(leaderboard: Leaderboard) -> Iterator[dict[str, Any]]:
             }
             about |= {name: table.scope.get(name, "") for name in ("pair", "prompt")}
             for line in table.lines:
-                first, last = (line.ranks if line.ranks and line.rank_text else None) or (
-                    None,
-                    None,
-                )
+                first, last = (None, None) if line.unranked else line.ranks or (None, None)
                 have, of = line.coverage
                 for figure, estimate in line.figures.items():
                     yield {
