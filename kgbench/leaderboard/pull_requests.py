@@ -78,8 +78,9 @@ def repository(target: str, root: Path) -> Iterator[tuple[Path, Propose]]:
             )
 
         def propose(branch: str, message: str, entries: Sequence[Path]) -> str:
-            methods = {entry.parent for entry in entries}
-            files = [method / name for method in sorted(methods) for name in (ENTRIES, FACTS)]
+            files = []
+            for method in sorted({entry.parent for entry in entries}):
+                files += [method / ENTRIES, method / FACTS]
             summary = place / root / MARKDOWN
             if summary.is_file():  # the board's own check compares it with the results
                 board = make_leaderboard(list(read_entries(summary.with_name(RESULTS))))
