@@ -133,7 +133,7 @@ def test_suites_have_the_versions_of_their_boards() -> None:
     """A name with the present version is the name without; another is refused with what to give."""
     for board, version in BOARDS.items():
         assert load_suite(f"{board}@{version}") is load_suite(board)
-    with pytest.raises(InputError, match=r"'planted@1' is not what .* runs: give planted@2, or"):
+    with pytest.raises(InputError, match=r"'planted@1' is not what .*: give planted@2, or"):
         load_suite("planted@1")
     with pytest.raises(UnknownNameError, match="Did you mean 'planted'"):
         load_suite("plantd@2")

@@ -78,12 +78,12 @@ def _exported(root: Path, folders: Mapping[str, Path]) -> Output:
     from kgbench.leaderboard.exports import FORMATS
 
     board = make_leaderboard(list(read_entries(results_folder(root))))
-    written = {}
+    lines, written = [], {}
     for name, folder in folders.items():
         files = dict(FORMATS[name](board))
         write_folder(folder, files)
+        lines.append(f"{count_text(len(files), 'file')} in {folder}")
         written[str(folder)] = len(files)
-    lines = [f"{count_text(n, 'file')} in {folder}" for folder, n in written.items()]
     return Output(lines, {"root": str(root), "written": written})
 
 

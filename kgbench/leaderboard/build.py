@@ -203,17 +203,13 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def folder_differences(folder: Path, files: Mapping[str, bytes]) -> list[str]:
-    """Differences of a folder from the files that it should hold, hidden ones aside."""
-    wrong = []
-    there = {path.relative_to(folder).as_posix(): path for path in folder.glob("[!.]*/**/*")}
-    there |= {path.name: path for path in folder.glob("[!.]*")}
-    for name, path in there.items():
-        if not path.is_dir() and name not in files:
-            wrong.append(f"{path}: the entries give no such file")
-    for name, content in files.items():
-        if name not in there or there[name].read_bytes() != content:
-            wrong.append(f"{folder / name}: it is missing, or not what the entries give")
-    return wrong
+    """Files of a folder that are missing, left over or others; hidden ones aside."""
+    there = {}
+    for path in filter(Path.is_file, (*folder.glob("[!.]*"), *folder.glob("[!.]*/**/*"))):
+        there[path.relative_to(folder).as_posix()] = path.read_bytes()
+    names = sorted({*there, *files})
+    wrong = [folder / name for name in names if there.get(name) != files.get(name)]
+    return [f"{path}: it is missing, or not what the entries give" for path in wrong]
 
 
 def differences(root: Path, entries: Sequence[Entry] | None = None) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from hashlib import sha256
 from typing import Any
@@ -16,12 +16,13 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Leaderboard
-from kgbench.leaderboard.entries import Entry, suites_of, versioned
-from kgbench.leaderboard.known import known
+from kgbench.leaderboard.entries import TRUSTED, Entry, suites_of, versioned
 from kgbench.leaderboard.site.pages import render_site
 from kgbench.records import canonical_json
-from kgbench.report.export import Named, figures
+from kgbench.report.export import figures, run_columns
+from kgbench.resources import read_toml
 from kgbench.version import __version__
 
 Files = Iterator[tuple[str, bytes]]
@@ -49,22 +50,12 @@ configs:
 `entry` of the latter. Written by `kgbench leaderboard build --dataset`.
 """
 
-_TYPES: Mapping[str, pa.DataType] = {
-    **dict.fromkeys(("value", "low", "high", "seconds"), pa.float64()),
-    **dict.fromkeys(("first_rank", "last_rank", "cells", "of_cells"), pa.int64()),
-    **dict.fromkeys(("n", "limit", "forwards", "laws_tried"), pa.int64()),
-    **dict.fromkeys(("baseline", "ranks"), pa.bool_()),
-    **dict.fromkeys(("boards", "prompts", "configurations", "laws_broken"), pa.list_(pa.string())),
-    "seeds": pa.list_(pa.int64()),
-}
-"""Of columns that are no texts."""
-
 
 def dataset(leaderboard: Leaderboard) -> Files:
     """Boards, entries and facts, one Parquet file each, with a card that `datasets` reads."""
     yield "README.md", CARD.encode()
-    yield "boards.parquet", _packed(_table(list(_figures(leaderboard))))
-    yield "entries.parquet", _packed(_table(list(map(_run, leaderboard.entries))))
+    yield "boards.parquet", _packed(pa.Table.from_pylist(list(_figures(leaderboard))))
+    yield "entries.parquet", _packed(pa.Table.from_pylist(list(map(_run, leaderboard.entries))))
     tables = []
     for entry in leaderboard.entries:
         rows = entry.facts()
@@ -78,11 +69,6 @@ def dataset(leaderboard: Leaderboard) -> Files:
     yield "facts.parquet", _packed(pa.concat_tables(tables))
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    names = [(name, _TYPES.get(name, pa.string())) for name in rows[0]]
-    return pa.Table.from_pylist(rows, pa.schema(names))
-
-
 def _packed(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
@@ -92,17 +78,14 @@ def _packed(table: pa.Table) -> bytes:
 def _figures(leaderboard: Leaderboard) -> Iterator[dict[str, Any]]:
     for board in leaderboard.boards:
         for table in board.tables:
-            about: dict[str, str | None] = {
+            about: dict[str, Any] = {
                 "board": board.versioned,
                 "table": table.key,
                 "title": table.title,
             }
-            about |= {name: table.scope.get(name) for name in ("pair", "prompt")}
+            about |= {name: table.scope.get(name, "") for name in ("pair", "prompt")}
             for line in table.lines:
-                first, last = (line.ranks if line.ranks and line.rank_text else None) or (
-                    None,
-                    None,
-                )
+                first, last = (None, None) if line.unranked else line.ranks or (None, None)
                 have, of = line.coverage
                 for figure, estimate in line.figures.items():
                     yield {
@@ -112,7 +95,7 @@ def _figures(leaderboard: Leaderboard) -> Iterator[dict[str, Any]]:
                         "baseline": line.baseline,
                         "first_rank": first,
                         "last_rank": last,
-                        "unranked": line.unranked or None,
+                        "unranked": line.unranked,
                         "cells": have,
                         "of_cells": of,
                         "figure": figure,
@@ -123,56 +106,25 @@ def _figures(leaderboard: Leaderboard) -> Iterator[dict[str, Any]]:
 
 def _run(entry: Entry) -> dict[str, Any]:
     result, contract, submission = entry.result, entry.contract, entry.submission
-    what = result.identity
     return {
         "id": result.id,
         "boards": list(map(versioned, suites_of(result))),
+        **run_columns(entry.record),
         "method": entry.method,
+        "localizer": entry.localizer,
         "source": entry.badge,
-        "localizer": what.localizer.name,
-        "version": what.localizer.version,
-        "parameters": canonical_json(what.localizer.parameters),
-        "pair": entry.pair,
-        "dataset": what.dataset.name,
-        "dataset_hash": what.dataset.hash,
-        "prompts": list(what.prompts),
-        "configurations": list(what.configurations),
-        "n": what.n_facts,
-        "limit": what.limit,
-        "seeds": list(what.seeds),
-        "dtype": what.dtype,
-        "metric": result.metric,
-        "metric_version": what.metric_version,
-        "code": submission and submission.code,
-        "paper": submission and submission.paper,
-        "laws_tried": contract and contract.laws,
-        "laws_broken": contract and list(contract.broken),
-        "forwards": result.cost.forwards,
+        "code": submission.code if submission else "",
+        "paper": (submission and submission.paper) or "",
+        "laws": contract.about if contract else "",
+        "dataset": result.identity.dataset.name,
+        "dtype": result.identity.dtype,
         "seconds": result.cost.seconds,
         "device": result.provenance.device,
         "kgbench": result.provenance.kgbench,
-        "time": result.provenance.time,
     }
 
 
 # ---------------------------------------------------------------------------------- Every Eval Ever
-
-SCHEMA = "0.3.0"
-"""Version of the schema of Every Eval Ever."""
-
-SHARED: Mapping[str, Mapping[str, str]] = {
-    "planted": {
-        "average_precision": "Average precision of the blocks that learned the facts",
-        "best_sufficiency": "Recovery where the highest-ranked sites are grafted",
-        "best_necessity": "What is lost where all sites but these are grafted",
-    },
-    "budget": {"area": "Area under the recovery over budgets, on a logarithmic axis"},
-    "pathways": {
-        "sufficiency": "Share of what finetuning added that the configuration brings",
-        "necessity": "Share of it that is lost without the configuration",
-    },
-}
-"""Figures that are exported, by suite, and what each is."""
 
 
 def every_eval_ever(leaderboard: Leaderboard) -> Files:
@@ -185,82 +137,50 @@ def every_eval_ever(leaderboard: Leaderboard) -> Files:
 
 
 def _evaluation(entry: Entry) -> dict[str, Any]:
-    result, name = entry.result, f"{entry.board}/{entry.folder.name}"
-    what, provenance = result.identity, result.provenance
-    model, seconds = (
-        f"kgbench/{entry.pair}",
-        int(datetime.fromisoformat(provenance.time).timestamp()),
-    )
-    shared = {
-        "evaluation_name": name,
-        "source_data": {
-            "dataset_name": what.dataset.name,
-            "source_type": "other",
-            "additional_details": {"hash": what.dataset.hash},
-        },
-        "generation_config": {
-            "additional_details": {
-                "method": entry.method,
-                "localizer": f"{what.localizer.name} {what.localizer.version}",
-                "parameters": canonical_json(what.localizer.parameters),
-            }
-        },
-    }
+    form, name = read_toml(__package__, "every_eval_ever"), f"{entry.board}/{entry.folder.name}"
+    result, what, time = entry.result, entry.result.identity, entry.result.provenance.time
+    model, seconds = f"kgbench/{entry.pair}", int(datetime.fromisoformat(time).timestamp())
+    arguments = canonical_json(what.localizer.parameters)
+    about = {"method": entry.method, "localizer": what.localizer.name, "parameters": arguments}
     scores = []
     for named in figures(entry.record):
-        about = SHARED[entry.suite].get(named.figure)
-        if about and named.estimate.value is not None:
-            scores.append(
-                {"evaluation_result_id": f"{result.id}/{named.where}"}
-                | shared
-                | _score(named, about)
-            )
+        metric = form["figures"][entry.suite].get(named.figure)
+        if metric is None or named.estimate.value is None:
+            continue
+        metric = {"metric_id": f"kgbench.{named.figure}", "metric_name": named.where, **metric}
+        scores.append(
+            {
+                "evaluation_result_id": f"{result.id}/{named.where}",
+                "evaluation_name": name,
+                "source_data": {"dataset_name": what.dataset.name, "source_type": "other"},
+                "generation_config": {"additional_details": about},
+                "metric_config": {**form["metric"], **metric},
+                "score_details": _score(named.estimate),
+            }
+        )
+    own = entry.badge in TRUSTED
     return {
-        "schema_version": SCHEMA,
+        "schema_version": form["schema_version"],
         "evaluation_id": f"{name}/{model}/{seconds}",
-        "evaluation_timestamp": provenance.time,
+        "evaluation_timestamp": time,
         "retrieved_timestamp": str(seconds),
         "source_metadata": {
-            "source_name": "kgbench leaderboard",
-            "source_type": "evaluation_run",
-            "source_organization_name": "kgbench",
-            "evaluator_relationship": (
-                "third_party" if entry.badge == "self-reported" else "first_party"
-            ),
+            **form["source"],
+            "evaluator_relationship": "first_party" if own else "third_party",
             "additional_details": {"source": entry.badge},
         },
-        "eval_library": {"name": "kgbench", "version": provenance.kgbench},
-        "model_info": {
-            "name": entry.pair,
-            "id": model,
-            "additional_details": {
-                "deployment_type": "self_deployed",
-                "model_availability": "open_weights" if entry.pair in known().pairs else "unknown",
-            },
-        },
+        "eval_library": {"name": "kgbench", "version": result.provenance.kgbench},
+        "model_info": {"name": entry.pair, "id": model, "additional_details": form["model"]},
         "evaluation_results": scores,
     }
 
 
-def _score(named: Named, about: str) -> dict[str, Any]:
-    estimate, share = named.estimate, named.figure == "average_precision"
+def _score(estimate: Estimate) -> dict[str, Any]:
     uncertainty: dict[str, Any] = {"num_samples": estimate.n}
     if estimate.numbers is not None:
         ends = {"lower": estimate.low, "upper": estimate.high, "confidence_level": 0.95}
         uncertainty["confidence_interval"] = ends
-    return {
-        "metric_config": {
-            "evaluation_description": about,
-            "metric_id": f"kgbench.{named.figure}",
-            "metric_name": named.where,
-            "metric_unit": "proportion",
-            "lower_is_better": False,
-            "score_type": "continuous",
-            "min_score": 0 if share else "-Infinity",  # a recovery may be below 0 and beyond 1
-            "max_score": 1 if share else "Infinity",
-        },
-        "score_details": {"score": estimate.value, "uncertainty": uncertainty},
-    }
+    return {"score": estimate.value, "uncertainty": uncertainty}
 
 
 # --------------------------------------------------------------------------------------------- Space

@@ -11,7 +11,6 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -79,8 +78,9 @@ def repository(target: str, root: Path) -> Iterator[tuple[Path, Propose]]:
             )
 
         def propose(branch: str, message: str, entries: Sequence[Path]) -> str:
-            methods = {entry.parent for entry in entries}
-            files = [Path(*parts) for parts in product(sorted(methods), (ENTRIES, FACTS))]
+            files = []
+            for method in sorted({entry.parent for entry in entries}):
+                files += [method / ENTRIES, method / FACTS]
             summary = place / root / MARKDOWN
             if summary.is_file():  # the board's own check compares it with the results
                 board = make_leaderboard(list(read_entries(summary.with_name(RESULTS))))

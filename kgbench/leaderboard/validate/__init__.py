@@ -63,7 +63,7 @@ def validate_entries(
         complete: Whether these are all entries that the board is to have.
     """
     others, names = Others(board=None if board is None else {}), set()
-    for before in entries_below(board, strict=False) if board and any(board.glob("*")) else ():
+    for before in entries_below(board, strict=False) if board and any(board.glob("*/*")) else ():
         sent = before.parse()
         aliases = {before.folder, sent.entry.method if sent else before.folder}
         names |= aliases
