@@ -33,6 +33,7 @@ from kgbench.sites import (
     BASELINES,
     COMPONENTS,
     Graft,
+    directions_of,
     is_mark,
     missing_region,
     named_donor,
@@ -281,7 +282,7 @@ def _check_grafts(work: Workload) -> None:
         if work.grafts:
             _check_regions(graft, work.dataset, work.prompts)
         for donor in graft.donors() if donors else ():
-            named_donor(donor, donors)
+            named_donor(directions_of(donor)[0], donors)
 
 
 def _components(sources: Sources) -> tuple[str, ...]:
@@ -364,13 +365,14 @@ def along_donors(spec: Spec) -> dict[str, Spec]:
 def _named_donors(grafts: Iterable[str]) -> set[str]:
     """Donors of some configurations."""
     parsed = (parse_graft(text) for text in grafts if text not in BASELINES)
-    return {*chain.from_iterable(graft.donors() for graft in parsed)}
+    named = chain.from_iterable(graft.donors() for graft in parsed)
+    return {directions_of(name)[0] for name in named}
 
 
 def idle_donors(work: Workload) -> str | None:
     """Warn of donors that are given and that no configuration uses."""
     pair = work.held.pair
-    names = list(work.sources.donors if pair is None else pair.donors)
+    names = [name for name in (work.sources if pair is None else pair).donors if "[" not in name]
     used = {"sft" if "sft" in names else "relation"} | _named_donors(
         work.grafts or work.suite.grafts
     )
