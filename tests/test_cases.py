@@ -216,7 +216,7 @@ def test_readouts_of_a_header_are_one(tmp_path: Path) -> None:
         for readout in ("sequence", {"sequence": {}})
     )
     assert alone.readout == {"sequence": {}} and alone.content_hash == given.content_hash
-    for readout in ({}, {"foil": {}, "sequence": {}}, " ", 3):
+    for readout in ({}, {"foil": {}, "sequence": {}}, " "):
         with pytest.raises(DataError, match="the header's field readout: "):
             load_dataset(str(file_of(tmp_path, CASES, {"readout": readout})))
 

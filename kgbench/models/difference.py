@@ -108,12 +108,11 @@ def difference(
     for number, name in enumerate(names):
         if progress is not None:
             progress(number, len(names), name)
-        first = before(name, None)
+        first: Any = before(name, None)
         second = after(name, first)
         if name == head:  # tied in one of them
             first = before(embedding, None) if first is None else first
             second = after(embedding, first) if second is None else second
-        assert not isinstance(first, LowRank)
         if first is None or second is None:
             notes.append(f"{name} is not in {(base if first is None else finetuned).origin}")
             continue
