@@ -21,9 +21,7 @@ from torch import nn
 
 from kgbench.engine import grafted_logits, load_pair
 from kgbench.engine.weights import changed, numel, tensors
-from kgbench.errors import InputError
 from kgbench.localizers import create
-from kgbench.models.directions import with_directions
 from kgbench.models.loading import UnconfirmedBaseWarning, read_pair
 from kgbench.models.lora import LowRank, plain_names
 from kgbench.models.pair import ModelPair, weights_hash
@@ -36,7 +34,6 @@ pytestmark = pytest.mark.usefixtures("exact")
 every = pytest.mark.parametrize("family", ADAPTERS)
 kinds = pytest.mark.parametrize("family", ["gpt2", "gemma"])
 """Conv1D, and an adapted head beside modules that are replaced as a whole."""
-kinds_of_rows = pytest.mark.parametrize("family", ["gpt2", "llama"])
 GRAFTS = ("SFT", "FE", "LT:q+down; R:all@1", "ALL:attn+head", "FE+LT^C:emb+ln+k+o")
 
 
@@ -286,46 +283,3 @@ def test_what_is_shared(made: Callable[[str], Made]) -> None:
     assert not {id(p) for p in recipient.parameters()} & {id(p) for p in twin.parameters()}
     twin.config.vocab_size += 1
     assert recipient.config.vocab_size + 1 == twin.config.vocab_size
-
-
-# ------------------------------------------------------------------------------ singular directions
-
-
-@kinds_of_rows
-def test_directions_are_parts_of_the_donor(made: Callable[[str], Made], family: str) -> None:
-    """All of them are the donor; apart they add up to its changes, the largest first, at right
-    angles; grafted nowhere they are the base.
-    """
-    pair, donor = made(family)[0], made(family)[0].donors["sft"]
-    some, rank = pool()[:2], max(len(m.a) for m in donor.modules() if isinstance(m, LowRank))
-    everything = f"ALL:all+ln_f+head=sft[0-{rank - 1}]"
-    names = ["SFT", everything, "PRE", "NONE=sft[0]", "ALL=sft[0]"]
-    got = grafted_logits(pair, some, names)
-    assert distance(got[:, 1], got[:, 0]) <= EXACT and distance(got[:, 3], got[:, 2]) <= EXACT
-    assert distance(got[:, 4], got[:, 2]) > 1e-3 < distance(got[:, 4], got[:, 0])
-    singles = [f"ALL=sft[{i}]" for i in range(rank)]
-    whole = with_directions(pair, singles)
-    for path, module in donor.named_modules():
-        if isinstance(module, LowRank):
-            rows = [whole.donors[name[4:]].get_submodule(path) for name in singles]
-            parts = torch.stack([each.b @ each.a for each in rows])
-            assert distance(parts.sum(0), module.b @ module.a) <= EXACT
-            angles = parts.flatten(1) @ parts.flatten(1).T
-            assert distance(angles, torch.diag(angles.diag())) <= EXACT
-            assert bool((angles.diag().diff() <= EXACT).all())
-
-
-def test_directions_that_a_donor_does_not_have_are_refused(made: Callable[[str], Made]) -> None:
-    """Beyond its rank, of a donor of whole weights, and of none; a pair and its hashes stay."""
-    pair, merged, *_ = made("llama")
-    before = dict(pair.weight_hashes)
-    for each, name, expected in (
-        (pair, "sft[0-9]", "has no direction 9"),
-        (merged, "sft[0]", "more than the rows of a LoRA adapter"),
-        (pair, "stf[0]", "Did you mean 'sft'"),
-    ):
-        with pytest.raises(InputError, match=expected):
-            grafted_logits(each, pool()[:1], [f"ALL={name}"])
-    whole = with_directions(pair, ["FE", "PRE", "ALL=sft[0-1]"])
-    assert list(whole.donors) == ["sft", "sft[0-1]"] and list(pair.donors) == ["sft"]
-    assert dict(whole.weight_hashes) == before

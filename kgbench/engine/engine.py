@@ -21,7 +21,6 @@ from kgbench.engine.sequential import run_sequential, sequential_sizes
 from kgbench.engine.treatment import Configuration, graft_treatments, parse_configuration
 from kgbench.engine.weights import equal_slots
 from kgbench.errors import InputError, ModelError, check_choice
-from kgbench.models.directions import with_directions
 from kgbench.models.in_memory import refuse_hooks
 from kgbench.models.pair import ModelPair
 from kgbench.sites import split_grafts
@@ -296,7 +295,6 @@ def grafted_logits(
     if isinstance(grafts, str):
         grafts = split_grafts(grafts)
     prompts = [prompts] if isinstance(prompts, Prompt) else prompts
-    pair = with_directions(pair, grafts)
     with pair.lock:
         engine = Engine(pair, executor)
         logits = engine.logits(engine.plan(prompts, grafts, readouts))

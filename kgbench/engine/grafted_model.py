@@ -21,7 +21,6 @@ from kgbench.engine.forward import Weights, Wiring, treated
 from kgbench.engine.plan import head_sets
 from kgbench.engine.treatment import Configuration, parse_configuration, token_treatments
 from kgbench.errors import InputError, RegionError, check_choice
-from kgbench.models.directions import with_directions
 from kgbench.models.pair import ModelPair
 from kgbench.models.tensors import shared_copy
 from kgbench.sites import DECODE, Graft
@@ -61,7 +60,6 @@ def as_model(
     check_choice("decode policy", decode, DECODE)
     parsed = parse_configuration(graft) if isinstance(graft, str) else graft
     names = parsed.regions() if isinstance(parsed, Graft) else frozenset[str]()
-    pair = with_directions(pair, [graft])
     regions = prompts if callable(prompts) else _regions_of(pair, prompts, names)
     grafted = _Grafted(pair, parsed, decode, regions)
     model: Any = shared_copy(pair.recipient).eval()

@@ -30,7 +30,6 @@ from kgbench.harness.encoded_requests import Passage, Reader, TaskDocument
 from kgbench.harness.metrics import TokenScore
 from kgbench.harness.rows import LOADED, identity
 from kgbench.localizers import InterventionLocalizer, create, fingerprint
-from kgbench.models.directions import with_directions
 from kgbench.models.pair import ModelPair
 from kgbench.runner import Pairs, Settings
 from kgbench.runner.sources import Sources
@@ -84,8 +83,7 @@ class KgbenchLM(TemplateLM):
         settings = Settings(
             options.batch_size, options.device, options.executor, attention=options.attention
         )
-        loaded = Pairs().load(sources, settings, options.dtype)
-        self.pair: ModelPair = with_directions(loaded, [options.graft or "PRE"])
+        self.pair: ModelPair = Pairs().load(sources, settings, options.dtype)
         self._watch.add(self.pair)
         self.tokenizer = self.pair.tokenizer
         budget = Budget.on(self.pair.device, self.pair.width, options.batch_size)

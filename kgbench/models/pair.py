@@ -239,9 +239,7 @@ class ModelPair:
 
     def _hashes(self) -> dict[str, str]:
         models = {RECIPIENT: self.recipient, **self.donors}
-        # Directions follow from their donor, but for rounding, which machines do in their own ways.
-        given = {name: model for name, model in models.items() if "[" not in name}
-        return {name: model_hash(model, self.family) for name, model in given.items()}
+        return {name: model_hash(model, self.family) for name, model in models.items()}
 
     def changed(self) -> tuple[str, ...]:
         """Names of the models that changed since `weight_hashes`."""

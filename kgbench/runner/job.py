@@ -27,7 +27,6 @@ from kgbench.localizers import (
     fingerprint,
 )
 from kgbench.metrics import METRIC_VERSION
-from kgbench.models.directions import with_directions
 from kgbench.models.in_memory import refuse_hooks
 from kgbench.models.loading import no_donor_text, pair_sources
 from kgbench.models.pair import ModelPair
@@ -361,7 +360,6 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
     labels = job_configurations(suite, work.grafts, work.layers, localizer.kind, localizer.floor)
     if pair is None:
         pair = (pairs or Pairs()).load(work.sources, settings, work.dtype)
-    pair = with_directions(pair, labels)
     refuse_hooks(pair.recipient, *pair.donors.values())
     job = Job(
         pair=pair,

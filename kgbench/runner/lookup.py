@@ -33,7 +33,6 @@ from kgbench.sites import (
     BASELINES,
     COMPONENTS,
     Graft,
-    directions_of,
     is_mark,
     missing_region,
     named_donor,
@@ -282,7 +281,7 @@ def _check_grafts(work: Workload) -> None:
         if work.grafts:
             _check_regions(graft, work.dataset, work.prompts)
         for donor in graft.donors() if donors else ():
-            named_donor(directions_of(donor)[0], donors)
+            named_donor(donor, donors)
 
 
 def _components(sources: Sources) -> tuple[str, ...]:
@@ -365,14 +364,13 @@ def along_donors(spec: Spec) -> dict[str, Spec]:
 def _named_donors(grafts: Iterable[str]) -> set[str]:
     """Donors of some configurations."""
     parsed = (parse_graft(text) for text in grafts if text not in BASELINES)
-    named = chain.from_iterable(graft.donors() for graft in parsed)
-    return {directions_of(name)[0] for name in named}
+    return {*chain.from_iterable(graft.donors() for graft in parsed)}
 
 
 def idle_donors(work: Workload) -> str | None:
     """Warn of donors that are given and that no configuration uses."""
     pair = work.held.pair
-    names = [name for name in (work.sources if pair is None else pair).donors if "[" not in name]
+    names = list(work.sources.donors if pair is None else pair.donors)
     used = {"sft" if "sft" in names else "relation"} | _named_donors(
         work.grafts or work.suite.grafts
     )

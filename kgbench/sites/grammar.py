@@ -10,7 +10,7 @@
     components := name ("+" name)*                 of q, k, v and o also a head, such as o.h3
     layers     := part ("," part)*
     part       := "all" | 7 | 8-17 | p/q-r/s | first_half ... fourth_quarter
-    donor      := name ["[" first ["-" last] "]"]  in brackets, singular directions of a LoRA donor
+    donor      := name
 """
 
 from __future__ import annotations
@@ -139,7 +139,6 @@ class _Parser:
     _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
     _REGION = re.compile(rf"{_QUOTED}|LT-[1-9][0-9]*|{_NAME.pattern}")
     _DONOR = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
-    _ENDS = re.compile(r"[0-9]{1,5}(?:\s*-\s*[0-9]{1,5})?")
     _LAYER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9][0-9/]{0,9}(?:\s*-\s*[0-9][0-9/]{0,9})?")
 
     def __init__(self, text: str, components: Collection[str] = COMPONENTS) -> None:
@@ -177,27 +176,11 @@ class _Parser:
                     "components inside the layers, since '@' follows; "
                     f"give {outside[0]} a term of its own",
                 )
-        donor = self._donor() if self._take("=") else "sft"
+        donor = self._match(self._DONOR, "a donor's name") if self._take("=") else "sft"
         self._blank()
         if self.at < len(self.text) and self.text[self.at] != ";":
             self._fail(self.at, "'+', '^C', ':' components, '@' layers, '=' donor, ';' or the end")
         return Term(positions, tuple(components) if components else None, layers, donor)
-
-    def _donor(self) -> str:
-        name = self._match(self._DONOR, "a donor's name")
-        if not self._take("["):
-            return name
-        self._blank()
-        start = self.at
-        ends = self._integers(
-            re.sub(r"\s", "", self._match(self._ENDS, "directions, such as 0 or 0-3")),
-            start,
-            "directions, the larger ones first, such as 0-3",
-        )
-        if not self._take("]"):
-            self._fail(self.at, "']'")
-        first, _, last = ends.partition("-")
-        return f"{name}[{first}]" if first == (last or first) else f"{name}[{ends}]"
 
     def _positions(self) -> Positions:
         return Positions(tuple(self._several(self._atom)))
@@ -246,15 +229,10 @@ class _Parser:
             self._fail(start, _nearest(part, ("all", *LAYER_GROUPS)) or expected)
         return self._fraction(part, start) if "/" in part else self._integers(part, start)
 
-    def _integers(
-        self,
-        part: str,
-        start: int,
-        expected: str = "a range whose first layer is not after its last",
-    ) -> str:
+    def _integers(self, part: str, start: int) -> str:
         ends = list(map(int, part.split("-")))
         if ends != sorted(ends):
-            self._fail(start, expected)
+            self._fail(start, "a range whose first layer is not after its last")
         return "-".join(map(str, ends))
 
     def _fraction(self, part: str, start: int) -> str:

@@ -203,23 +203,15 @@ def usual_donor(donors: Collection[str]) -> str:
     Raises:
         InputError: There are several, of other names.
     """
-    whole = [name for name in donors if "[" not in name]
     for name in ("sft", "relation"):
         if name in donors:
             return name
-    if len(whole) == 1:
-        return whole[0]
+    if len(donors) == 1:
+        return next(iter(donors))
     raise InputError(
         f"which of the donors {', '.join(donors)} is measured? Give that one as --donor "
         "sft=PATH; grafts of another name it, such as FE+LT=other"
     )
-
-
-def directions_of(name: str) -> tuple[str, tuple[int, int] | None]:
-    """The donor that a graft names, and the first and last of its directions, if it names some."""
-    donor, bracket, ends = name.removesuffix("]").partition("[")
-    first, _, last = ends.partition("-")
-    return donor, (int(first), int(last or first)) if bracket else None
 
 
 def named_donor(name: str, donors: Collection[str]) -> str:
