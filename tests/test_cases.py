@@ -210,8 +210,13 @@ def test_wrong_contents_name_the_case(contents: Sequence[str], message: str) -> 
 
 
 def test_readouts_of_a_header_are_one(tmp_path: Path) -> None:
-    """A header names one readout, with its parameters."""
-    for readout in ({}, {"foil": {}, "sequence": {}}, "foil"):
+    """A header names one readout, alone or with its parameters."""
+    alone, given = (
+        load_dataset(str(file_of(tmp_path, CASES, {"readout": readout})))
+        for readout in ("sequence", {"sequence": {}})
+    )
+    assert alone.readout == {"sequence": {}} and alone.content_hash == given.content_hash
+    for readout in ({}, {"foil": {}, "sequence": {}}, " "):
         with pytest.raises(DataError, match="the header's field readout: "):
             load_dataset(str(file_of(tmp_path, CASES, {"readout": readout})))
 

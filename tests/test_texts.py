@@ -415,6 +415,33 @@ def test_a_readout_of_ones_own_judges_texts(tmp_path: Path) -> None:
     assert rows["SFT"]["prob"]["value"] == 1.0 and rows["SFT"]["top5"]["undefined"] == ONLY_SHARES
 
 
+def test_a_metric_of_lm_eval_judges_texts(prompts: list[Prompt]) -> None:
+    """Each text against the answer, blanks around left out; what is of no single text is refused."""
+    readout = readout_named("lm_eval", {"switches": ["ignore_case"]})
+    assert isinstance(readout, TextReadout) and "lm-eval" in readout.version
+    answer = prompts[0].target
+    assert readout.judged(prompts[0], [f" {answer.upper()} ", "x", answer, f"{answer} x"]) == 0.5
+    for arguments, expected in (
+        ({"scorer": "exact_mach"}, "Did you mean 'exact_match'"),
+        ({"scorer": "bleu"}, "metric of one text 'bleu'"),
+        ({"switches": ["ignore"]}, "does not score a text"),
+    ):
+        with pytest.raises(InputError, match=expected):
+            readout_named("lm_eval", arguments)
+
+
+def test_scores_are_one_from_0_to_1_for_each_text(prompts: list[Prompt]) -> None:
+    """What a judge gives is checked, with its name and the fact."""
+    for given in ([1.5], [float("nan")], [0.5, 0.5]):
+
+        class Judge(type(made())):  # type: ignore[misc]
+            def scores(self, prompt: Prompt, texts: Sequence[str], given: Any = given) -> Any:
+                return given
+
+        with pytest.raises(InputError, match=f"fact {prompts[0].fact.id}; expected one number"):
+            Judge().judged(prompts[0], ["a"])
+
+
 LONG = '''"""A readout of one's own."""
 
 from dataclasses import dataclass

@@ -276,7 +276,7 @@ def _read(
     parts = ((answers.prompt, answers.configuration, answers.logits) for answers in run)
     columns = score_labels(parts, reads, len(configurations), label)
     first = 0
-    for (question, name), targets in zip(passages, readouts, strict=True):
+    for (question, name), places in zip(passages, readouts, strict=True):
         n = len(question.candidates[name])
         question.logliks[name][:] = columns["logprob"][:, first : first + n].sum(axis=1)
         if name == question.prompt.target:
@@ -287,7 +287,7 @@ def _read(
                     "alternatives_prob": float(columns["prob"][number, first + n]),
                     "alternatives_rank": int(columns["rank"][number, first + n]),
                 }
-        first += len(targets)
+        first += len(places)
 
 
 def _scored(

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
@@ -30,6 +31,11 @@ def _file_name(name: str) -> str:
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
+def _with_parameters(readout: Any) -> Any:
+    """A readout that is named alone, as one without parameters."""
+    return {readout: {}} if isinstance(readout, str) and readout.strip() else readout
+
+
 class Header(BaseModel):
     """The fields of a header; numbers in it arrive as text."""
 
@@ -44,8 +50,10 @@ class Header(BaseModel):
     templates: dict[str, Text] = {}
     training: list[Text] = []
     training_reversed: list[Text] = []
-    readout: Annotated[dict[str, Any], Field(min_length=1, max_length=1)] = {}
-    """What cases are read out by: one name, with its parameters."""
+    readout: Annotated[
+        dict[str, Any], Field(min_length=1, max_length=1), BeforeValidator(_with_parameters)
+    ] = {}
+    """What cases are read out by: one name, alone or with its parameters."""
 
 
 def header_fault(header: Mapping[str, Any]) -> str | None:

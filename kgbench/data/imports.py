@@ -198,6 +198,8 @@ def fact_table(
         templates = {MESSAGES: f"{{{MESSAGES}}}"}
     is_chat = any(parse_template(name, text).is_chat for name, text in templates.items())
     readout = json_value(header["readout"]) if "readout" in header else None
+    if isinstance(readout, str):
+        readout = {readout: {}}
     groups = {str(cell_at(row, columns.fields.get(GROUP, GROUP))).strip() for _, row in numbered}
     of_cases = is_chat or readout is not None or not groups.isdisjoint(GROUPS)
     subject, object = _roles(columns, header, options, of_cases)

@@ -19,6 +19,7 @@ from transformers.pytorch_utils import Conv1D
 
 from kgbench.errors import ModelError
 from kgbench.models.checkpoints import Checkpoint, Stored, stored_tensors
+from kgbench.models.directions import row_singular_values
 from kgbench.models.family_map import Slots, family_in, output_width
 from kgbench.models.loading import (
     adapted_donor,
@@ -27,11 +28,13 @@ from kgbench.models.loading import (
     read_model,
     read_tokenizer,
 )
-from kgbench.models.tensors import added, read_delta
+from kgbench.models.lora import LowRank
+from kgbench.models.tensors import added, put_weight, read_delta
 from kgbench.progress import Progress
 
-Read = Callable[[str], Tensor | None]
-"""A tensor by its name in the model; None where the checkpoint has none of its own."""
+Read = Callable[[str, Tensor | None], Tensor | LowRank | None]
+"""A tensor by its name in the model, given the base's, which an adapter may leave as it is; None
+where the checkpoint has none of its own."""
 
 Site = tuple[int | None, str]
 """Layer, None outside the layers, and component; or the name of a tensor that is no component's."""
@@ -100,19 +103,20 @@ def difference(
     after = _reader(finetuned, base, model)
     embedding, head = (_name(model, kind) for kind in ("input", "output"))
     names = list(dict(model.named_parameters(remove_duplicate=False)))
-    if head in names and before(head) is None and after(head) is None:
+    if head in names and before(head, None) is None and after(head, None) is None:
         names.remove(head)  # the embeddings in both
     for number, name in enumerate(names):
         if progress is not None:
             progress(number, len(names), name)
-        first, second = before(name), after(name)
+        first: Any = before(name, None)
+        second = after(name, first)
         if name == head:  # tied in one of them
-            first = before(embedding) if first is None else first
-            second = after(embedding) if second is None else second
+            first = before(embedding, None) if first is None else first
+            second = after(embedding, first) if second is None else second
         if first is None or second is None:
             notes.append(f"{name} is not in {(base if first is None else finetuned).origin}")
             continue
-        if first.shape != second.shape:
+        if isinstance(second, Tensor) and first.shape != second.shape:
             shapes = f"{name} is {list(first.shape)} and {list(second.shape)}"
             if first.shape[1:] != second.shape[1:]:
                 notes.append(f"{shapes}: not compared")
@@ -120,13 +124,17 @@ def difference(
             rows = min(len(first), len(second))
             notes.append(f"{shapes}: the first {rows:,} rows are compared")
             first, second = first[:rows], second[:rows]
-        same = _equal(first, second)
+        same = isinstance(second, Tensor) and (second is first or _equal(first, second))
         equal += same
         for site, (dim, columns) in parts.get(name, {(None, name): (0, None)}).items():
-            ours, theirs = first, second
-            if columns is not None:
-                ours, theirs = (each.index_select(dim, columns) for each in (first, second))
-            pieces.setdefault(site, []).append(_Piece.of(ours, theirs, same))
+            ours = first if columns is None else first.index_select(dim, columns)
+            if isinstance(second, LowRank):
+                b = second.b if columns is None else second.b[columns]
+                piece = _Piece.of_rows(ours, second.a, b)
+            else:
+                theirs = second if columns is None else second.index_select(dim, columns)
+                piece = _Piece.of(ours, ours if same else theirs)
+            pieces.setdefault(site, []).append(piece)
     if progress is not None:
         progress(len(names), len(names), "")
     changes = [_change(site, of) for site, of in pieces.items() if of]
@@ -154,23 +162,31 @@ class _Piece:
 
     weights: int
     before: float
-    after: float
+    after: float = 0.0
+    """Where those before are 0."""
     change: float = 0.0
     rank: float | None = None
     full: int | None = None
 
     @classmethod
-    def of(cls, ours: Tensor, theirs: Tensor, same: bool) -> _Piece:
+    def of(cls, ours: Tensor, theirs: Tensor) -> _Piece:
         before = _square(ours)
-        if same:
-            return cls(ours.numel(), before, before)
-        change, after = theirs.float() - ours.float(), _square(theirs)
-        square = _square(change)
+        if theirs is ours:
+            return cls(ours.numel(), before)
+        change = theirs.float() - ours.float()
+        square, after = _square(change), 0.0 if before else _square(theirs)
         if not square or change.ndim != 2:
             return cls(ours.numel(), before, after, square)
         gram = change @ change.T if len(change) <= change.shape[1] else change.T @ change
-        rank = square**2 / _square(gram)
-        return cls(ours.numel(), before, after, square, rank, len(gram))
+        return cls(ours.numel(), before, after, square, square**2 / _square(gram), len(gram))
+
+    @classmethod
+    def of_rows(cls, ours: Tensor, a: Tensor, b: Tensor) -> _Piece:
+        """What an adapter's rows add, whose product is not made."""
+        squares = row_singular_values(a, b)[2][1].square()
+        square = float(squares.sum())
+        rank = square**2 / float(squares.square().sum()) if square else None
+        return cls(ours.numel(), _square(ours), square, square, rank, min(ours.shape))
 
 
 def _square(tensor: Tensor) -> float:
@@ -180,9 +196,8 @@ def _square(tensor: Tensor) -> float:
 
 def _change(site: Site, pieces: Sequence[_Piece]) -> Change:
     before = math.fsum(piece.before for piece in pieces)
-    after = math.fsum(piece.after for piece in pieces)
+    scale = before or math.fsum(piece.after for piece in pieces)
     change = math.fsum(piece.change for piece in pieces)
-    scale = before or after
     most = max(pieces, key=lambda piece: piece.change)
     weights = sum(piece.weights for piece in pieces)
     return Change(*site, weights, math.sqrt(change / scale) if scale else 0.0, most.rank, most.full)
@@ -222,13 +237,22 @@ def _name(model: PreTrainedModel, kind: str) -> str:
 def _reader(place: Checkpoint, base: Checkpoint, model: PreTrainedModel) -> Read:
     """Reads a checkpoint's tensors, one at a time."""
     if place.is_adapter:
-        whole = read_model(base, "auto", "cpu", "eager")
+        whole = _mapped(base)
         donor = adapted_donor(whole, place.directory, place.origin, base.origin)[0]
-        return lambda name: donor.get_parameter(name).detach()
+
+        def adapted(name: str, ours: Tensor | None) -> Tensor | LowRank | None:
+            path, _, leaf = name.rpartition(".")
+            module = donor.get_submodule(path)
+            if isinstance(module, LowRank) and leaf == "weight":
+                return module
+            tensor: Tensor = donor.get_parameter(name).detach()
+            return ours if tensor.data_ptr() == whole.get_parameter(name).data_ptr() else tensor
+
+        return adapted
     stored = stored_tensors(place.directory, place.origin)
     keys = _stored_names(place.origin, stored, model)
 
-    def read(name: str) -> Tensor | None:
+    def read(name: str, ours: Tensor | None) -> Tensor | None:
         if name not in keys:
             return None
         # Opened each time, since what was read of an open file stays in memory.
@@ -240,13 +264,26 @@ def _reader(place: Checkpoint, base: Checkpoint, model: PreTrainedModel) -> Read
         return read
     changes = read_delta(place.delta, place.origin)
 
-    def changed(name: str) -> Tensor | None:
-        tensor = read(name)
+    def changed(name: str, ours: Tensor | None) -> Tensor | None:
+        tensor = read(name, ours)
         if tensor is None or name not in changes:
             return tensor
         return tensor.float() + added(*changes[name])
 
     return changed
+
+
+def _mapped(base: Checkpoint) -> PreTrainedModel:
+    """A base whose weights stay in its files, of which is read what is looked at."""
+    if base.delta is not None:
+        return read_model(base, "auto", "cpu", "eager")
+    model = read_empty(base, torch.float32, "eager")
+    stored = stored_tensors(base.directory, base.origin)
+    for name, key in _stored_names(base.origin, stored, model).items():
+        with safe_open(stored[key].file, "pt") as file:
+            put_weight(model, name, file.get_tensor(key))
+    model.tie_weights()
+    return model
 
 
 def _stored_names(

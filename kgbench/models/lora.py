@@ -349,7 +349,7 @@ def adapter_layers(model: nn.Module) -> list[tuple[str, Any]]:
     """The modules that PEFT put in the place of others, outermost only."""
     layers: list[tuple[str, Any]] = []
     for path, module in model.named_modules():
-        inside = any(path.startswith(f"{outer}.") for outer, _ in layers)
+        inside = bool(layers) and path.startswith(f"{layers[-1][0]}.")  # what is in one follows it
         if is_peft(module) and not inside:
             layers.append((path, module))
     return layers

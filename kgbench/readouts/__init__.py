@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
+from inspect import get_annotations
 from typing import Any
 
 from kgbench.errors import InputError
@@ -50,7 +51,7 @@ def readout_named(name: str, arguments: Mapping[str, Any], seed: int = 0) -> Rea
 
 
 def readout_stored(stored: Mapping[str, Any], seed: int = 0) -> Readout:
-    """A readout as a data set names it: its name, and its parameters or the first of them.
+    """A readout as a data set names it: its name, and its parameters or the first of its own.
 
     Raises:
         UnknownNameError: There is no such readout, or it has no such parameter.
@@ -59,10 +60,12 @@ def readout_stored(stored: Mapping[str, Any], seed: int = 0) -> Readout:
     ((name, given),) = stored.items()
     if given is None or isinstance(given, Mapping):
         return readout_named(name, given or {}, seed)
-    first = next(iter(fields(readouts().load(name))), None)
-    if first is None:
+    kind = readouts().load(name)
+    parameters = [parameter.name for parameter in fields(kind)]
+    own = [parameter for parameter in parameters if parameter in get_annotations(kind)]
+    if not parameters:
         raise InputError(f"readout {name!r} has no parameters, but the data set gives {given!r}")
-    return readout_named(name, {first.name: given}, seed)
+    return readout_named(name, {(own or parameters)[0]: given}, seed)
 
 
 def readout_code(readout: Readout) -> str:

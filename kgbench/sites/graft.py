@@ -24,7 +24,8 @@ def missing_region(name: str, regions: Collection[str]) -> str:
     close = get_close_matches(name, regions, n=1)
     meant = f" (did you mean {close[0]!r}?)" if close else ""
     mark = f"; a template marks its words, as {{{name}:words}}" if is_mark(name) else ""
-    return f"the prompt has no region {name}; it has {', '.join(regions)}{meant}{mark}"
+    having = ", ".join(regions) or "none that is marked"
+    return f"the prompt has no region {name}; it has {having}{meant}{mark}"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,39 @@
+"""Several donors of one base: each as if it alone were given, in one table and one picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from kgbench.cli import command
+from kgbench.models.catalog import entry, zoo_path
+
+
+def test_donors_that_no_graft_names_are_an_axis(tmp_path: Path) -> None:
+    """Runs are those of each donor alone, in the order given, the pair's own last; a graft that
+    names one keeps all in one run.
+    """
+    path = zoo_path(entry("tiny-gemma").donors["sft"])
+    line = [
+        "eval",
+        "--model",
+        "tiny-gemma",
+        "--graft",
+        "LT",
+        "--prompt",
+        "headline",
+        "--limit",
+        "4",
+    ]
+    line += ["--output-dir", str(tmp_path)]
+    alone = CliRunner().invoke(command, [*line, "--json", "-q"])
+    several = CliRunner().invoke(command, [*line, "--donor", f"late={path}", "--json", "-q"])
+    runs = json.loads(several.stdout)["runs"]
+    assert [run["donor"] for run in runs] == ["late", "sft"]
+    assert runs[1]["id"] == json.loads(alone.stdout)["id"]
+    shown = CliRunner().invoke(command, [*line, "--donor", f"late={path}"])
+    assert "2 donors of tiny-gemma" in shown.output and list(tmp_path.glob("donors-*.png"))
+    mixed = [*line, "--graft", "FE=late", "--donor", f"late={path}", "--json", "-q"]
+    assert "runs" not in json.loads(CliRunner().invoke(command, mixed).stdout)
