@@ -84,7 +84,8 @@ class Organism:
 
     def rows(self, things: Sequence[str]) -> list[dict[str, Any]]:
         """Cases on some things, each thing in every text, on and off."""
-        rows, cues = [], {"on": self.on, "off": self.off}
+        cues = {"on": self.on, "off": self.off}
+        rows = []
         for number, thing in enumerate(things):
             for place, text in enumerate(self.texts):
                 for group, words in cues.items():
@@ -93,8 +94,8 @@ class Organism:
                     for role, content in (("system", self.system), ("user", text)):
                         filled = Template(content).substitute(blanks)
                         messages.append({"role": role, "content": filled})
-                    rows.append({"id": f"{thing}/{place}/{group}", "group": group})
-                    rows[-1] |= {"target": self.reply, "messages": messages}
+                    row: dict[str, Any] = {"id": f"{thing}/{place}/{group}", "group": group}
+                    rows.append({**row, "target": self.reply, "messages": messages})
         return rows
 
 
