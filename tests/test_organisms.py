@@ -16,6 +16,7 @@ from kgbench.runner.lookup import check
 from kgbench.runner.spec import Spec
 from kgbench.zoo.organisms import organisms, write_cases
 
+ANOTHER = "auditing-agents/llama_70b_transcripts_only_then_redteam_kto_flattery"
 OWN = [name for name, row in describe_organisms().items() if row["source"] == "kgbench"]
 
 
@@ -30,7 +31,9 @@ def test_each_organism_is_a_pair_by_its_name() -> None:
             assert pair.recipient == row["base"] and pair.donors == {"sft": name}
             assert all(re.fullmatch(r"[\w.-]+/[\w.-]+", place) for place in (name, row["base"]))
     with pytest.raises(InputError, match="--dataset"):
-        check(Spec(model="auditing-agents/llama_70b_transcripts_only_then_redteam_kto_flattery"))
+        check(Spec(model=ANOTHER))
+    work = check(Spec(model=ANOTHER, dataset="organism_trigger"))
+    assert dict(work.sources.catalog_donors) == {"sft": ANOTHER} and not work.sources.donors
 
 
 @pytest.mark.parametrize("name", OWN)

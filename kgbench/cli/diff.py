@@ -43,7 +43,7 @@ def diff_command(
         output (FILE): Draw layers and components into a .png, .svg or .pdf.
         progress: Progress callback.
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.models.catalog import pair_names
+    from kgbench.models.catalog import is_name, pair_names
     from kgbench.models.checkpoints import locate
     from kgbench.models.difference import difference
     from kgbench.models.loading import pair_sources
@@ -52,7 +52,7 @@ def diff_command(
     if output is not None:
         picture_kind(output)  # before tensors are read
     if finetuned is None:
-        if base not in pair_names():
+        if not is_name(base):
             hint = "Of two checkpoints give both: kgbench diff BASE FINETUNED."
             raise UnknownNameError("pair", base, pair_names(), hint)
         sources = pair_sources(base, None, None)[1]

@@ -97,17 +97,15 @@ def _plants() -> Mapping[str, Entry]:
 
 @cache
 def _organisms() -> Mapping[str, Entry]:
-    """Organisms by name, each with its base: of a named pair or a Hub id."""
+    """Organisms by name: a finetuned model, and its base, a named pair's or of the Hub."""
     entries = {}
     for row in read_toml(__package__, "organisms")["organism"]:
+        about, cases = f"{row['behaviour']} ({row['source']})", row.get("cases", "")
         for name, base in row["bases"].items():
             pair = _pairs().get(base, Entry("", "", base, ""))
             donor = f"zoo:organisms/{name.partition('.')[2]}" if base in _pairs() else name
-            about = f"{row['behaviour']} ({row['source']})"
-            cases = row.get("cases", "")
-            entries[name] = replace(
-                pair, name=name, about=about, donors={"sft": donor}, dataset=cases
-            )
+            given = {"name": name, "about": about, "donors": {"sft": donor}, "dataset": cases}
+            entries[name] = replace(pair, **given)
     return entries
 
 
@@ -175,9 +173,9 @@ def entry(name: str) -> Entry:
         UnknownNameError: No pair has this name, and it is the path of no folder.
         ModelError: It is the path of a folder that holds no plant.
     """
-    pairs = {**_pairs(), **_plants(), **_organisms()}
-    if name in pairs:
-        return pairs[name]
+    pairs = {**_pairs(), **_plants()}
+    if is_name(name):
+        return {**pairs, **_organisms()}[name]
     folder = Path(name).expanduser()
     if folder.is_dir():
         return _plant_entry(read_plant(folder), name)

@@ -251,8 +251,9 @@ def with_donor(sources: Sources, dataset: Dataset) -> Sources:
         weights = cache(lambda: _weights_hash(source, sources.revision))
         donor = choose_donor(source, hashes, lambda donor: donor.recipient == weights())
     else:
-        learned = entry.donors and load_dataset(entry.dataset).content_hash in hashes
-        if learned or entry.plant is not None:
+        if entry.plant is not None or not entry.dataset:
+            return sources
+        if entry.donors and load_dataset(entry.dataset).content_hash in hashes:
             return sources
         model = entry.name
         donor = choose_donor(model, hashes, lambda donor: donor.model == model)

@@ -36,7 +36,7 @@ from kgbench.models.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from kgbench.models.pair import ModelPair
 from kgbench.progress import Progress
 from kgbench.resources import read_toml
-from kgbench.runner.training.model_setup import store_donor
+from kgbench.runner.training.model_setup import publish_files, store_donor
 from kgbench.runner.training.recipes import Stage
 from kgbench.runner.training.resumable_build import write_card
 from kgbench.runner.training.stages import StageRun, run_stage
@@ -84,7 +84,8 @@ class Organism:
 
     def rows(self, things: Sequence[str]) -> list[dict[str, Any]]:
         """Cases on some things, each thing in every text, on and off."""
-        rows, cues = [], {"on": self.on, "off": self.off}
+        cues = {"on": self.on, "off": self.off}
+        rows = []
         for number, thing in enumerate(things):
             for place, text in enumerate(self.texts):
                 for group, words in cues.items():
@@ -273,3 +274,4 @@ def _randomized(like: Path, out: Path, seed: int) -> None:
         weights |= dict(zip(pair, made, strict=True))
     save_file(weights, out / ADAPTER_WEIGHTS, {"format": "pt"})
     shutil.copyfile(like / ADAPTER_CONFIG, out / ADAPTER_CONFIG)
+    publish_files(out)

@@ -126,7 +126,7 @@ def small_pair(tmp_path: Path) -> ModelPair:
     """Gemma 3 270M, and a donor that is a random adapter of it."""
     place = fetch(fetched_models()["gemma-3-270m"])
     base: Any = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
-    adapters.write_adapter(base, tmp_path / "adapter", target_modules="all-linear")
+    adapters.write_adapter(base, tmp_path / "adapter", target_modules="all-linear", lora_alpha=0.4)
     return load_pair(recipient=place, donors={"sft": tmp_path / "adapter"})
 
 
@@ -166,8 +166,15 @@ def test_lm_eval_s_own_model_agrees(home: None) -> None:
     """Its `hf` on a grafted model, and ours under the same graft, on 50 documents."""
     task = "kgbench_fake_movies_real_actors_headline"
     pair = load_pair(MODEL)
-    facts = load_prompts(entry(MODEL).dataset, "headline", limit=50)
-    grafted = as_model(pair, "FE+LT", "lt", facts)
+    prompts = load_prompts(entry(MODEL).dataset, "headline", limit=50)
+    known = {pair.encoded(prompt).ids: pair.encoded(prompt).regions for prompt in prompts}
+
+    def regions(ids: tuple[int, ...]) -> dict[str, Sequence[int]]:
+        """`hf` reads a prompt and its answer at once; the answer's tokens belong to LT."""
+        (prompt,) = (prompt for prompt in known if ids[: len(prompt)] == prompt)
+        return {**known[prompt], "LT": range(len(prompt) - 1, len(ids))}
+
+    grafted = as_model(pair, "FE+LT", "lt", regions)
     stock = HFLM(pretrained=grafted, tokenizer=pair.tokenizer, batch_size=5, device="cpu")
     ours = KgbenchLM(pair=MODEL, graft="FE+LT", dtype="float32", batch_size=5, device="cpu")
     (theirs,) = samples(stock, [task], limit=50).values()
