@@ -19,7 +19,6 @@ from transformers.pytorch_utils import Conv1D
 
 from kgbench.errors import ModelError
 from kgbench.models.checkpoints import Checkpoint, Stored, stored_tensors
-from kgbench.models.directions import row_singular_values
 from kgbench.models.family_map import Slots, family_in, output_width
 from kgbench.models.loading import (
     adapted_donor,
@@ -28,7 +27,7 @@ from kgbench.models.loading import (
     read_model,
     read_tokenizer,
 )
-from kgbench.models.lora import LowRank
+from kgbench.models.lora import LowRank, row_singular_values
 from kgbench.models.tensors import added, put_weight, read_delta
 from kgbench.progress import Progress
 

@@ -106,18 +106,11 @@ class LowRank(nn.Module):
     def directions(
         self, which: range
     ) -> tuple[Float[Tensor, "direction in"], Float[Tensor, "out direction"]]:
-        """Inward and outward rows of some singular directions of B A, the largest being number 0.
-
-        By the singular values of the product of two triangles: B = Q R and A' = P S give
-        B A = Q (R S') P', so that no matrix of the weight's size is made.
-        """
-        outward, r = torch.linalg.qr(self.b.double())
-        inward, s = torch.linalg.qr(self.a.double().T)
-        u, sizes, v = torch.linalg.svd(r @ s.T)
-        kept = slice(which.start, which.stop)
-        a, b = (inward @ v.T[:, kept]).T, outward @ (u * sizes)[:, kept]
+        """Inward and outward rows of some singular directions of B A, the largest being number 0."""
+        outward, inward, (u, sizes, v) = row_singular_values(self.a, self.b)
+        some = slice(which.start, which.stop)
         wide = torch.promote_types(self.a.dtype, torch.float32)
-        return a.to(wide), b.to(wide)
+        return (v[some] @ inward.T).to(wide), (outward @ (u[:, some] * sizes[some])).to(wide)
 
     @property
     def weight(self) -> nn.Parameter:
@@ -141,6 +134,19 @@ class LowRank(nn.Module):
     def out_features(self) -> int:
         """Number of output columns."""
         return len(self.b)
+
+
+def row_singular_values(
+    a: Float[Tensor, "rank in"], b: Float[Tensor, "out rank"]
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """Orthonormal columns of B and of Aᵀ, and the decomposition of B A in these, in float64.
+
+    By the singular values of the product of two triangles: B = Q R and Aᵀ = P S give
+    B A = Q (R Sᵀ) Pᵀ, so that no matrix of the weight's size is made.
+    """
+    outward, upper = torch.linalg.qr(b.detach().double())
+    inward, lower = torch.linalg.qr(a.detach().double().T)
+    return outward, inward, tuple(torch.linalg.svd(upper @ lower.T, full_matrices=False))
 
 
 def base_module(module: nn.Module) -> nn.Module:
