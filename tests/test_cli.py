@@ -216,7 +216,7 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
     """Each extra of the package is installed, or is given with the command that installs it."""
     found = metadata.version
     alone = {"anywidget", "peft", "datasets", "lm-eval", "nnsight", "playwright", "pytest", "ruff"}
-    alone |= {"inspect_ai", "submitit", "ray", "s3fs", "moto", "lm_eval", "gguf"}
+    alone |= {"inspect-ai", "submitit", "ray", "s3fs", "moto", "lm_eval", "gguf"}
 
     def version(name: str) -> str:
         if name in alone:

@@ -209,7 +209,7 @@ def test_a_damaged_journal_is_never_used(tmp_path: Path, facts: pa.Table) -> Non
     whole = {path: path.read_bytes() for path in folder.iterdir()}
     for path in sorted(whole):
         for _ in flips(path, 25):
-            with pytest.warns(UserWarning, match="computed anew"):
+            with pytest.warns(UserWarning, match="computed again"):
                 found = Journal(folder, CODE)
                 scores = found.kept("scores-0")
             assert scores is None or path.suffix == ".parquet"

@@ -60,7 +60,7 @@ def complete_folder(source: str, folder: Path) -> Path:
         raise ModelError(
             f"the weights of {inner} are not in this installation: download {FILE} of the release "
             f"of kgbench {__version__} and set {RELEASE} to it (a path or an https:// URL), or "
-            "install kgbench from a clone, which has them"
+            "run kgbench from a clone (pip install -e .), which has them"
         )
     target = release_folder()
     try:

@@ -96,7 +96,7 @@ def test_own_runs_and_sources_show_in_every_picture(page: Page, address: str) ->
     )
     label = picture.get_attribute("aria-label") or ""
     assert "dynamic_graft (verified)" in label and "causal_trace (self-reported)" in label
-    expect(page.locator("figcaption")).to_contain_text("self-reported, nobody else ran it")
+    expect(page.locator("figcaption")).to_contain_text("self-reported, run by the submitter alone")
     page.get_by_label("Table").select_option("tiny-gemma-headline")
     assert names(page)[0] == "own_idea (yours)"
     fills = picture.locator("rect").evaluate_all(

@@ -214,7 +214,9 @@ def _prompt(text: str, answer: str | None, subject: str | None) -> Prompt:
     if subject:
         start = text.find(subject)
         if start < 0:
-            raise InputError(f"the subject {subject!r} is not in the prompt {text!r}")
+            raise InputError(
+                f"the subject {subject!r} is not in the prompt {text!r}: give words of the prompt"
+            )
         spans = {"FE": (start, start + len(subject))}
     fields = {"subject": subject or text, "object": answer or ""}
     # Without an answer the target is replaced by the donor's likeliest token.
