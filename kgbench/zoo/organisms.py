@@ -116,6 +116,8 @@ def write_cases(organism: Organism, path: Path) -> None:
     """Write the cases of an organism, on things that training did not have."""
     header = {"kgbench": 1, "name": path.stem, "readout": {"sequence": {}}}
     rows = [header, *organism.rows(organism.tested)]
+    for row in rows[1:]:
+        row["id"] = f"{path.stem}/{row['id']}"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 
