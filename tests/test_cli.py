@@ -476,7 +476,7 @@ def test_two_donors_of_which_none_is_said_to_be_measured(run, tmp_path: Path) ->
     donor = "zoo:tiny-gemma/sft"
     facts = "--dataset tiny_movies --limit 2 --prompt headline"
     line = f"eval --recipient zoo:tiny-gemma/recipient {facts} --donor b={donor} --output-dir"
-    told = refused(run(line, tmp_path, "--donor", f"a={donor}"))
+    told = refused(run(line, tmp_path, "--donor", f"a={donor}", "--graft", "FE,FE=b"))
     assert "which of the donors b, a is measured? Give that one as --donor sft=PATH" in told
     both = run(line, tmp_path, "--donor", f"sft={donor}", "--graft", "FE,FE=b")
     assert "FE=b" in both.out

@@ -36,6 +36,7 @@ from kgbench.sites import (
     is_mark,
     missing_region,
     named_donor,
+    part_of,
     parse_graft,
 )
 from kgbench.stats.scores import check_metric
@@ -373,17 +374,20 @@ def along_donors(spec: Spec) -> dict[str, Spec]:
     """
     sources = Sources.of(spec)
     donors = {**sources.donors, **{**sources.catalog_donors, **sources.donors}}
-    named = _named_donors(spec.grafts or load_suite(spec.suite).grafts) - {"sft"}
-    if len(donors) < 2 or not sources.donors or named:
+    if len(donors) < 2 or not sources.donors:
+        return {}
+    grafts = spec.grafts or load_suite(spec.suite).grafts
+    if _named_donors(grafts, _components(sources)) - {"sft"}:
         return {}
     alone = replace(spec, recipient=sources.recipient_source)
     return {name: replace(alone, donors={name: path}) for name, path in donors.items()}
 
 
-def _named_donors(grafts: Iterable[str]) -> set[str]:
+def _named_donors(grafts: Iterable[str], components: Sequence[str] = COMPONENTS) -> set[str]:
     """Donors of some configurations."""
-    parsed = (parse_graft(text) for text in grafts if text not in BASELINES)
-    return {*chain.from_iterable(graft.donors() for graft in parsed)}
+    parsed = (parse_graft(text, components) for text in grafts if text not in BASELINES)
+    named = chain.from_iterable(graft.donors() for graft in parsed)
+    return {part_of(name).donor for name in named}
 
 
 def idle_donors(work: Workload) -> str | None:
