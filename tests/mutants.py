@@ -545,7 +545,7 @@ MUTANTS = (
     ),
     mutant(
         "scores of a passage begin with the first one's",
-        ("harness/continuation_scores.py", "                start = end\n", ""),
+        ("harness/continuation_scores.py", "            first += len(passage.readouts)\n", ""),
         test="test_lm_eval_model.py",
         only="own_model",
     ),
@@ -561,7 +561,7 @@ MUTANTS = (
             "(*passage.before, *passage.targets)",
             "passage.targets",
         ),
-        ("harness/continuation_scores.py", "end], len(passage.before))", "end], 0)"),
+        ("harness/continuation_scores.py", "first + len(passage.before)]", "first]"),
         test="test_lm_eval_model.py",
         only="without_spans",
     ),
