@@ -36,8 +36,8 @@ from kgbench.sites import (
     is_mark,
     missing_region,
     named_donor,
-    part_of,
     parse_graft,
+    part_of,
 )
 from kgbench.stats.scores import check_metric
 
