@@ -202,7 +202,7 @@ def _texts(pair: ModelPair, organism: Organism, first: int) -> tuple[list[_Text]
 
 
 class _Steps(Sequence[dict[str, Tensor]]):
-    """All steps in order, drawn anew at each."""
+    """All steps in order, drawn for each."""
 
     def __init__(self, taught: list[_Text], held: list[_Text], organism: Organism) -> None:
         self.groups, self.organism = (taught, held), organism
