@@ -206,8 +206,10 @@ def test_what_a_text_has(
     """Words as they are spelt, a match somewhere as Python's `re` has it, or the whole but for blanks
     around; by default the answer of the case.
     """
-    assert made(**asked).has(prompts[0], text) is has
-    assert made().has(prompts[0], f"x {prompts[0].target}y") and not made().has(prompts[0], "x")
+    assert made(**asked).judged(prompts[0], [text]) == has
+    assert made().judged(prompts[0], [f"x {prompts[0].target}y"]) and not made().judged(
+        prompts[0], ["x"]
+    )
 
 
 def test_a_pattern_that_would_take_years_is_refused(prompts: list[Prompt]) -> None:
@@ -216,7 +218,7 @@ def test_a_pattern_that_would_take_years_is_refused(prompts: list[Prompt]) -> No
     with pytest.raises(
         InputError, match=r"pattern '\(a\|aa\)\+\$' takes more than 1 s, or too much memory, on "
     ):
-        made(pattern="(a|aa)+$").has(prompts[0], "a" * 100 + "b")
+        made(pattern="(a|aa)+$").judged(prompts[0], ["a" * 100 + "b"])
     assert time.perf_counter() - started < 60
 
 
