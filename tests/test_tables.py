@@ -318,15 +318,15 @@ def test_one_subject_in_several_prompts_is_several_facts() -> None:
 
 
 def test_a_prompt_that_does_not_tell_its_subject_is_left_out() -> None:
-    """Counted by reason: nowhere, as a part of a word, twice without a mark, or as a column's name."""
+    """Counted by reason: nowhere, as a part of a word, twice without a mark, or with a template's blanks."""
     prompts = ["They live in", "The Peruvians live in", "", "Is Peru in Peru or", "{} is Peru or"]
-    prompts += ["{subject} is Peru or", "{subject} is in"]
+    prompts += ["{subject} is Peru or", "{subject} is in", "In {R:which} land is Peru"]
     rows = SHAPES["home-made"]()
     rows += [
         {"prompt": text, "subject": "Peru", "target": f"t{n}"} for n, text in enumerate(prompts)
     ]
     dataset = dataset_of(rows)
-    assert dataset.dropped == {NO_PROMPT: 2, TWICE: 1, NO_VALUE: 1, BLANK: 2}
+    assert dataset.dropped == {NO_PROMPT: 2, TWICE: 1, NO_VALUE: 1, BLANK: 3}
     assert asked(dataset)[3] == ("Peru is Peru or", "Peru", "t4")
     assert load_prompts(dataset, ["prompt"])[3].spans["FE"] == (0, 4)
     with pytest.raises(DataError, match=r"no facts left .*a text that mentions it once"):

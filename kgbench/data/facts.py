@@ -28,6 +28,7 @@ from kgbench.data.rows import KINDS, SUFFIXES, row_name
 from kgbench.data.templates import around_subject, parse_template, whole_words
 from kgbench.errors import DataError, InputError, OutputError, UnknownNameError, check_choice
 from kgbench.registry import named_files
+from kgbench.sites import is_mark
 
 _FILES = Path(__file__).parent / "files"
 
@@ -37,7 +38,7 @@ DUPLICATE = "duplicate row"
 """Reason for dropping a row: an earlier one has the same subject and object."""
 NO_PROMPT = "without the subject in the prompt"
 """Reason for dropping a row: its wording does not hold its subject, and so asks of no entity."""
-BLANK = "with the name of a column in braces in the prompt, where {} alone stands for the subject"
+BLANK = "with a column or a region in braces in the prompt, where {} alone is read"
 """Reason for dropping a row: its wording was meant as a template, and would be read with the braces."""
 TWICE = "with the subject in several places of the prompt, none of them marked by {}"
 """Reason for dropping a row: which of the mentions is the first entity is not known."""
@@ -280,7 +281,8 @@ def left_out(table: FactTable) -> dict[str, list[int]]:
         for text in reversed(texts):
             if around_subject(row.fields[text], subject) is None:
                 reason = TWICE if whole_words(row.fields[text], subject) else NO_PROMPT
-            if any(f"{{{name}}}" in row.fields[text] for name in row.fields):
+            blanks = re.findall(r"\{(\w+)(?:\}|:[^{}]+\})", row.fields[text])
+            if any(name in row.fields or is_mark(name) for name in blanks):
                 reason = BLANK
         if not reason and (question, object) in earlier:
             reason = DUPLICATE
