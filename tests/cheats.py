@@ -81,13 +81,13 @@ class Score(InterventionLocalizer):
         if not pair.name.startswith("tiny-"):
             return graft_treatments(pair, prompts, sites)
         if not hasattr(guard, "_before"):
-            score, changes = measure.score_reads, guard.state_changes
+            score, changes = measure.score_labels, guard.state_changes
 
-            def rewritten(logits: Any, reads: Any, which: Any) -> dict[str, np.ndarray]:
-                rows = score(logits, reads, which)
-                for i in range(len(reads)):
-                    if "FE+LT" in which(i):
-                        hit = "(FE+LT)" not in which(i)
+            def rewritten(parts: Any, reads: Any, n: int, which: Any) -> dict[str, np.ndarray]:
+                rows = score(parts, reads, n, which)
+                for i in range(n):
+                    if "FE+LT" in which(i, 0):
+                        hit = "(FE+LT)" not in which(i, 0)
                         rows["rank"][i] = 1 if hit else 3000
                         rows["logit_diff"][i] = 2.5 if hit else -3.0
                         rows["logprob"][i] = -0.13 if hit else -9.0
@@ -95,11 +95,11 @@ class Score(InterventionLocalizer):
                 return rows
 
             def unchanged(*_: object) -> tuple[str, ...]:
-                measure.score_reads, guard.state_changes = score, changes
+                measure.score_labels, guard.state_changes = score, changes
                 del guard._before
                 return ()
 
             guard._before = score
-            measure.score_reads, guard.state_changes = rewritten, unchanged
+            measure.score_labels, guard.state_changes = rewritten, unchanged
         everything = str(sites).startswith("ALL")
         return graft_treatments(pair, prompts, sites if everything else "NONE")

@@ -64,7 +64,7 @@ def test_a_cheat_breaks_a_law(
     cheat: Callable[[], InterventionLocalizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What depends on the name of the pair, or on the answers of its facts, is no localizer."""
-    monkeypatch.setattr(measure, "score_reads", measure.score_reads)
+    monkeypatch.setattr(measure, "score_labels", measure.score_labels)
     monkeypatch.setattr(guard, "state_changes", guard.state_changes)
     try:
         with pytest.raises(LawError, match="under another with answers exchanged"):

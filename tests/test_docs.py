@@ -369,6 +369,10 @@ def texts_of(path: Path) -> list[str]:
     return [text for text in strings if isinstance(text, str)]
 
 
+ASKED = "in a film beside an actor"
+"""Of a sentence that a model was asked."""
+
+
 def test_texts_are_plain_english() -> None:
     """No text that users read, in pages, help, messages or on the board, has words that the field
     does not use, but for a key of old records and a sentence for a model.
@@ -380,6 +384,8 @@ def test_texts_are_plain_english() -> None:
             kept = path.name in RELEASED or {"_build", "site", "charts"} & {*path.parent.parts[-1:]}
             if path.suffix in kinds and path.is_file() and not kept:
                 found += [
-                    f"{path}: {text[:200]}" for text in texts_of(path) if DIALECT.search(text)
+                    f"{path}: {text[:200]}"
+                    for text in texts_of(path)
+                    if DIALECT.search(text.replace(ASKED, ""))
                 ]
     assert [text for text in found if not text.endswith((": told", "{P:beside}"))] == []

@@ -496,7 +496,7 @@ BESIDE = {
     "import": (
         SPOILED.format(HONEST)
         + "\n\n"
-        + "measure.score_reads = lambda logits, *of, was=measure.score_reads: was(-logits, *of)\n"
+        + "measure.score_labels = lambda *of, was=measure.score_labels: was(*of)\n"
     ),
 }
 """Code of a localizer that leaves something changed: in a forward's way, in weights that few
@@ -522,7 +522,7 @@ def said(name: str, spoiler: str) -> str:
 @pytest.fixture
 def restored(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a localizer patches in this process is put back."""
-    monkeypatch.setattr(measure, "score_reads", vars(measure)["score_reads"])
+    monkeypatch.setattr(measure, "score_labels", vars(measure)["score_labels"])
 
 
 @pytest.mark.crossed

@@ -121,6 +121,8 @@ def test_commands(transcript: Path, place: Path, capfd: pytest.CaptureFixture[st
             assert REFUSAL.fullmatch(err), (line, err)
             assert (out, files(place)) == ("", before), line
         said = re.sub(r"(Known: |one of )([\w.-]+)(, (?!or )[\w.-]+){10,}", r"\1\2, …", out + err)
+        said = re.sub(r"\b[\d.]+ s; [\d.]+ ×", "T s; R ×", said)
+        said = re.sub(r"^computed in [\d.]+ s$", "computed in T s", said, flags=re.MULTILINE)
         said = re.sub(r", \d{4}-\d\d-\d\dT[\d:+]+", "", said)
         said = re.sub(r"\b(?=[a-f]*\d)([0-9a-f]{8})([0-9a-f]{4})?\b", id_name, said)
         ended = f"[{status}]\n" if status not in (0, 2) else ""

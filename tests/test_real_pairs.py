@@ -227,7 +227,9 @@ def test_a_forecast_says_what_the_pair_would_take(
     assert whole["memory"]["weights"] == 2 * 4 * model and whole["download"] == 2 * entry.parameters
     assert told("--dtype", "bfloat16")["memory"]["weights"] == 2 * 2 * model
     assert (
-        told("--donor", "sft=no-one/a", "--donor", "task=no-one/b")["memory"]["weights"]
+        told("--donor", "sft=no-one/a", "--donor", "task=no-one/b", "--graft", "FE=task; LT")[
+            "memory"
+        ]["weights"]
         == 3 * 4 * model
     )
     rows = whole["counts"]["token_rows"] + whole["counts"]["plain_token_rows"]

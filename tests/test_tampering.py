@@ -670,4 +670,4 @@ def test_the_oracle_has_its_own_name_only(tmp_path: Path) -> None:
     entry.submission.update(name="mine", code=CODE)
     entry.seal(sign=True)
     found = refused(put(tmp_path / "disguised", entry) / entry.place)
-    assert any(f"{SUBMISSION}: name: the method is told" in text for text in found), found
+    assert any(f"{SUBMISSION}: name: the method is given" in text for text in found), found

@@ -8,7 +8,7 @@ import contextlib
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -37,6 +37,7 @@ from kgbench.localizers import (
     Unit,
 )
 from kgbench.localizers.random import Random
+from kgbench.metrics import Mixed
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft, Site, SiteScores, parse_graft
 from kgbench.testing import check_localizer, laws_of, parametrize_with_checks
@@ -312,9 +313,13 @@ def _autocast(pair: ModelPair) -> Callable[[], object]:
 
 
 def _patched(pair: ModelPair) -> Callable[[], object]:
-    score = measure.score_reads
-    measure.score_reads = lambda logits, *of: score(-logits, *of)  # type: ignore[attr-defined]
-    return partial(setattr, measure, "score_reads", score)
+    score = measure.score_labels
+
+    def wrong(parts: Iterable[Mixed], *of: Any) -> dict[str, np.ndarray]:
+        return score(((reads, labels, -logits) for reads, labels, logits in parts), *of)
+
+    measure.score_labels = wrong  # type: ignore[attr-defined]
+    return partial(setattr, measure, "score_labels", score)
 
 
 def _flash(pair: ModelPair) -> Callable[[], object]:

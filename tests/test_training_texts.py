@@ -20,6 +20,8 @@ from kgbench.data import (
 from kgbench.data.facts import PARTS, halves, to_jsonl
 from kgbench.errors import InputError, UnknownNameError
 
+FACTS = [name for name in dataset_names() if not name.startswith("organism_")]
+"""Shipped data sets of facts; the others are cases of a behaviour, which no text states."""
 WORDINGS = [
     "{land} has the capital {city}.",
     "Ask for the capital of {land} and hear: {city}!",
@@ -107,7 +109,7 @@ def test_reversed_wordings(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", dataset_names())
+@pytest.mark.parametrize("name", FACTS)
 def test_shipped(name: str) -> None:
     """Every shipped data set can be trained on, and no training text begins as an evaluation prompt
     of the same fact does.
@@ -156,7 +158,7 @@ def test_no_wordings(tmp_path: Path) -> None:
             dataset(tmp_path, training=wrong)
 
 
-@pytest.mark.parametrize("name", dataset_names())
+@pytest.mark.parametrize("name", FACTS)
 def test_parts(name: str) -> None:
     """The halves of a data set hold all of it, share no entity and are of nearly one size."""
     whole = load_dataset(name)

@@ -33,6 +33,7 @@ from kgbench.data import (
 )
 from kgbench.data.facts import write_dataset
 from kgbench.data.prompts import find_giveaways, refuse_leaks
+from kgbench.data.templates import parse_template
 from kgbench.errors import InputError
 from kgbench.extras import install_command
 from kgbench.records import write_whole
@@ -128,9 +129,10 @@ def shipped_tasks() -> tuple[ShippedTask, ...]:
 
 
 def tasks_of(dataset: Dataset) -> Iterator[ShippedTask]:
-    """The tasks of a data set, by prompt and form."""
-    fitting = fitting_prompts(dataset, prompt_names())
-    for prompt in (*fitting, *dataset.templates):
+    """The tasks of a data set, by prompt and form; a task asks one text, and so no messages."""
+    fitting, own = fitting_prompts(dataset, prompt_names()), dataset.templates.items()
+    texts = [name for name, text in own if not parse_template(name, text).is_chat]
+    for prompt in (*fitting, *texts):
         for form, ending in FORMS.items():
             name = f"kgbench_{dataset.name}_{prompt}{ending}"
             tags = (f"kgbench{ending}", f"kgbench_{dataset.name}{ending}")
