@@ -301,8 +301,8 @@ def read_pair(
         models = sum(not each.is_adapter for each in places.values())
         devices = devices_of(first, family.layers, device_map, models, free)
         place(first, devices, family.layers)
-    if isinstance(base, Checkpoint):
-        hold(first)
+    if isinstance(base, Checkpoint) and first.dtype in stored_types(base):
+        hold(first)  # weights of another type are copies already
     origins = {part: each.origin for part, each in places.items()}
     arguments = {
         "model": name,
@@ -366,7 +366,8 @@ def _read_donor(
         place(model, devices, pair.family.layers)
     if share:
         share_equal(first, model)
-    hold(model, first)
+    if model.dtype in stored_types(source):
+        hold(model, first)
     return model
 
 
