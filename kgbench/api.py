@@ -76,6 +76,9 @@ class Picture:
 
     figure: Figure
 
+    def __repr__(self) -> str:
+        return "a picture, which a notebook shows and .save(PATH) writes (.png, .svg, .pdf)"
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, of the kind that the name ends with (.png, .svg, .pdf)."""
         self.figure.savefig(path, dpi=160, facecolor="white")

@@ -325,6 +325,7 @@ def test_a_run_is_looked_at(tmp_path: Path, models: dict[str, Any]) -> None:
     assert "<table>" in page and "median_rank</th>" in page and "terminal" not in page
     assert "paired over the facts that both have" in str(run.compare(other))
     assert run.plot()._repr_png_().startswith(b"\x89PNG")
+    assert ".save(" in repr(run.plot())
     assert main(["show", str(run.save(tmp_path / "copy"))]) == 0
     with pytest.raises(InputError, match=r"is in .* already"):
         run.save(tmp_path)
@@ -376,7 +377,7 @@ def test_a_recorded_run_is_opened(tmp_path: Path, models: dict[str, Any]) -> Non
         assert repr(opened) == repr(run)
         assert opened.facts.equals(run.facts)
     told = str(kgbench.compare(run.path, other.record.id[:12], output_dir=tmp_path))
-    assert told == str(run.compare(other)) == str(kgbench.open_run(run.path).compare(other.path))
+    assert told == repr(run.compare(other)) == str(kgbench.open_run(run.path).compare(other.path))
     with pytest.raises(UnknownNameError, match="0000"):
         kgbench.open_run("0000", tmp_path)
 

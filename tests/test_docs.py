@@ -16,6 +16,7 @@ import click
 import forks
 import nbformat
 import pytest
+import torch
 import yaml
 from cards_table import levels_table, pairs_table, plants_table
 from pages import DOCS, PAGES, ROOT, block, code, fenced, table
@@ -24,7 +25,9 @@ from real_tables import tables
 import kgbench
 from kgbench import localizers
 from kgbench.cli import command
+from kgbench.engine.site_sets import all_sites
 from kgbench.paper.figure_specs import page
+from kgbench.sites import Site
 
 PATHS = [str(path.relative_to(ROOT)) for path in PAGES]
 
@@ -115,6 +118,28 @@ def test_a_localizer_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     import_module("my_localizer")
     (record,) = Path("kgbench-results").glob("*upper_last_token*/record.json")
     assert '"kind": "scoring"' in record.read_text("utf-8")
+
+
+def test_a_method_that_reads_weights_and_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guide's scores are the norm of the change times the mean norm of the input."""
+    (tmp_path / "reads.py").write_text(code("change times input"), "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    pair = kgbench.load_pair("tiny-gemma")
+    prompts = kgbench.load_prompts("tiny_movies", ["headline"], 2)
+    scores = import_module("reads").ChangeTimesInput().scores(pair, prompts)
+    assert {*scores} == {*all_sites(pair, prompts)}
+    gate, donor = "model.layers.3.mlp.gate_proj", pair.shared_copy("sft")
+    norms: list[float] = []
+    donor.get_submodule(gate).register_forward_pre_hook(
+        lambda _, args: norms.append(float(args[0][0, -1].detach().norm()))
+    )
+    for prompt in prompts:
+        donor(torch.tensor([pair.encode(prompt)]))
+    before, after = (model.get_parameter(f"{gate}.weight") for model in (pair.recipient, donor))
+    change = float((after - before).detach().norm())
+    assert scores[Site(3, "gate", "LT")] == pytest.approx(change * sum(norms) / 2, rel=1e-5)
 
 
 # ----------------------------------------------------------------------------------------- guides

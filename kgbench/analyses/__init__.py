@@ -83,7 +83,8 @@ class Answer:
     origins: Mapping[str, str] = field(default_factory=dict)
     """Sources of a pair's models, by name."""
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        """The report, as an interactive Python shows it."""
         from kgbench.report import to_text
 
         return to_text(self.report)
