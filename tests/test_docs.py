@@ -28,6 +28,7 @@ from kgbench.cli import command
 from kgbench.engine.site_sets import all_sites
 from kgbench.paper.figure_specs import page
 from kgbench.sites import Site
+from kgbench.testing import check_localizer
 
 PATHS = [str(path.relative_to(ROOT)) for path in PAGES]
 
@@ -111,11 +112,12 @@ def test_both_citations_are_those_of_the_citation_file() -> None:
 
 
 def test_a_localizer_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The README's localizer runs as written, and ranks sites."""
+    """The README's localizer runs as written, ranks sites and keeps all laws."""
     (tmp_path / "my_localizer.py").write_text(code("own localizer"), "utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    import_module("my_localizer")
+    mine = import_module("my_localizer").UpperLastToken()
+    assert [each for each in check_localizer(mine, ["gpt2"]) if not each.holds] == []
     (record,) = Path("kgbench-results").glob("*upper_last_token*/record.json")
     assert '"kind": "scoring"' in record.read_text("utf-8")
 

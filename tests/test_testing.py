@@ -469,8 +469,8 @@ def test_sound_localizers_pass(sound: AbstractLocalizer) -> None:
             (Misscored(fault), law, why)
             for fault, law, why in (
                 ("a layer without scores", "every_site_has_a_finite_score", "have no score"),
-                ("infinite", "every_site_has_a_finite_score", "expected a finite float"),
-                ("no number", "every_site_has_a_finite_score", "expected a finite float"),
+                ("infinite", "every_site_has_a_finite_score", "expected a finite number"),
+                ("no number", "every_site_has_a_finite_score", "expected a finite number"),
                 ("all alike", "not_all_sites_are_alike", "the same score"),
                 ("another answer each time", "same_under_a_seed", "two runs"),
                 ("the first prompt decides", "order_of_prompts_does_not_matter", "another order"),

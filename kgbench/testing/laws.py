@@ -305,10 +305,10 @@ def every_site_has_a_finite_score(trial: Trial) -> None:
         f"{min(map(str, extra), default='')}",
     )
     for site, score in scores.items():
-        fits = isinstance(score, float) and math.isfinite(score)
+        fits = isinstance(score, int | float) and math.isfinite(score)
         expect(
             fits,
-            f"the score of {site} is {score!r} ({type(score).__name__}): expected a finite float",
+            f"the score of {site} is {score!r} ({type(score).__name__}): expected a finite number",
         )
 
 
