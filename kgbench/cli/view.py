@@ -35,7 +35,7 @@ def view_command(
     kgbench view --board leaderboard    # the leaderboard's pages, and your runs in them
 
     Args:
-        runs (RUN...): Recorded runs.  [default: all]
+        runs ([RUN]...): Recorded runs.  [default: all]
         board (DIR): A leaderboard: its pages are drawn, which takes a while.
         no_browser: Print the address alone.
         port (N): On this machine.  [default: a free one]
