@@ -178,11 +178,13 @@ def read_logprobs(
     """Log-probability (nats) of all right tokens of each read together, differentiable."""
     logprobs = logits.new_empty(len(reads))
     for (right, among), numbers in _alike(reads).items():
-        rows, targets = _rows(logits, numbers), _targets(reads, numbers)
+        rows, index = _rows(logits, numbers), _targets(reads, numbers).to(logits.device)
         if right:
-            rows, targets = _one_right(rows, right, among), torch.zeros_like(targets)
+            rows, index = _one_right(rows, right, among), torch.zeros_like(index)
+        # Rounded as the board's entries were, whose masks are trained on it.
+        values = rows.log_softmax(dim=-1).gather(1, index[:, None])[:, 0]
         places = torch.tensor(numbers, device=logits.device)
-        logprobs = logprobs.index_put((places,), token_logprobs(rows, targets))
+        logprobs = logprobs.index_put((places,), values)
     return logprobs
 
 
