@@ -92,6 +92,18 @@ def test_parts_leave_the_pair_and_its_identity(made: Callable[[str], Made]) -> N
     assert with_parts(more, ["0.5*sft"]) is more and with_parts(pair, ["sft"]) is pair
 
 
+def test_a_donor_of_any_name_is_whole(made: Callable[[str], Made]) -> None:
+    """A name that no graft could give, as from Python, is no part; a small share keeps its text."""
+    pair, *_ = made("llama")
+    named = ModelPair(
+        "named", pair.recipient, {"my model": pair.donors["sft"]}, pair.tokenizer, pair.family
+    )
+    assert set(named.weight_hashes) == {"recipient", "my model"}
+    grafts = ["SFT", "ALL=sft", "ALL=0.000001*sft", "PRE"]
+    logits = grafted_logits(named, pool()[:1], grafts)
+    assert distance(logits[:, 2], logits[:, 3]) < 1e-4 < distance(logits[:, 1], logits[:, 3])
+
+
 def test_a_grafted_model_has_parts(made: Callable[[str], Made]) -> None:
     """`as_model` under half of a change is the packed forward's."""
     pair, *_ = made("llama")

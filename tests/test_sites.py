@@ -36,7 +36,7 @@ from kgbench.sites import (
 from kgbench.sites.configurations import canonical
 from kgbench.testing import pico_pair
 
-DONORS = ("sft", "task", "recipient", "v1.2-b", "0.5*sft", "-2*task[0-3]", "sft[7]")
+DONORS = ("sft", "task", "recipient", "v1.2-b", "0.5*sft", "-2*task[0-3]", "sft[7]", "0.000001*sft")
 NAMED = (*REGIONS, "TRIGGER", "T_1")
 """Regions of facts, and names of a template's own."""
 OPEN = (*NAMED, "LT-1", "LT-20", "TPL", "SYS", "REST", "'Qwen'", '"it\'s"', "'a@1, LT+(b); c^C'")

@@ -376,7 +376,7 @@ def along_donors(spec: Spec) -> dict[str, Spec]:
     configuration names one.
     """
     sources = Sources.of(spec)
-    donors = {**sources.donors, **{**sources.catalog_donors, **sources.donors}}
+    donors = {**sources.donors, **sources.catalog_donors, **sources.donors}
     if len(donors) < 2 or not sources.donors:
         return {}
     grafts = spec.grafts or load_suite(spec.suite).grafts

@@ -197,10 +197,12 @@ def scored_positions(region: str, regions: Sequence[Mapping[str, Sequence[int]]]
 # ------------------------------------------------------------------------------------ donors
 
 
-PART = re.compile(
-    r"(?:(?P<share>-?[0-9]{1,4}(?:\.[0-9]{1,9})?)\*)?(?P<donor>[A-Za-z0-9_][A-Za-z0-9_.\-]*)"
+_PART = (
+    r"(?:(?P<share>-?[0-9]{1,4}(?:\.[0-9]{1,9})?)\*)?(?P<donor>%s)"
     r"(?:\[(?P<first>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?\])?"
 )
+_ANY_PART = re.compile(_PART % r"[^*\[\]]+")  # a donor given from Python may have any name
+PART = re.compile(_PART % r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 """A donor, a share of its change, and singular directions of it."""
 
 
@@ -214,7 +216,8 @@ class DonorPart(NamedTuple):
     """Singular directions of the change of each matrix; all by default."""
 
     def __str__(self) -> str:
-        share = "" if self.share == 1 else f"{self.share:.10g}*"
+        digits = f"{self.share:.9f}".rstrip("0").rstrip(".")  # never 1e-06, which no graft names
+        share = "" if self.share == 1 else f"{digits}*"
         if self.directions is None:
             return share + self.donor
         first, last = self.directions.start, self.directions.stop - 1
@@ -222,14 +225,14 @@ class DonorPart(NamedTuple):
 
 
 def part_of(text: str) -> DonorPart:
-    """The part that a text such as `sft`, `0.5*sft` or `sft[0-3]` names.
+    """The part that a text such as `sft`, `0.5*sft` or `sft[0-3]` names; any other is a donor's name.
 
     Raises:
-        ValueError: It names none, or its first direction is after its last.
+        ValueError: Its first direction is after its last.
     """
-    match = PART.fullmatch(text)
+    match = _ANY_PART.fullmatch(text)
     if match is None:
-        raise ValueError(text)
+        return DonorPart(text)
     directions = None
     if match["first"] is not None:
         directions = range(int(match["first"]), int(match["last"] or match["first"]) + 1)

@@ -240,7 +240,7 @@ def costs(subject: Subject) -> Iterator[Figure]:
         held = begin(subject.device)
         share, taken = work() / rows, peak(subject.device, held)
         value, text = ratio(subject, work, plain)
-        holds = subject.device.type != "cuda" or not sites or value <= SCANNED * share
+        holds = subject.device.type != "cuda" or value <= SCANNED * share
         measured, bound = f"{text}, by token rows {share:.2f}", f"≤ {SCANNED * share:.2f}"
         yield Figure(f"{what} ÷ plain forward", measured, bound, holds, taken)
     yield from budget(subject)

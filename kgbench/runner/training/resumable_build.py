@@ -22,11 +22,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from torch import nn
 
+from kgbench.engine.memory import is_out_of_memory
 from kgbench.errors import InputError, OutputError
 from kgbench.models.catalog import CARD, read_donor_card
 from kgbench.models.tensors import stored_hash
@@ -122,7 +122,9 @@ class Build:
             if not lock.exists():  # as where no file can be made
                 reason = f"cannot write {self.label} to {self.out}: no files can be made there;"
             raise OutputError(f"{reason} {_ADVICE}") from error
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             raise InputError(
                 "the memory of the device is too small for this: give a smaller --batch-size "
                 "or --recipe lora"
