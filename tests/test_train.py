@@ -109,7 +109,7 @@ def test_held_out_wordings_are_never_read(seed: int, many: int, direction: str) 
     """No text of a held-out wording is trained on; of three wordings and more about a fifth is held
     out, of fewer none.
     """
-    dataset = load_dataset("tiny_movies")
+    dataset = load_dataset("tiny_movies:first20")
     templates = tuple(f"Number {n}: {{first_actor}} and {{second_actor}}." for n in range(many))
     wordings = Wordings.of(dataset, direction, templates, seed)
     assert len(wordings.numbers) == (max(1, round(many / 5)) if many >= 3 else 0)
@@ -119,23 +119,6 @@ def test_held_out_wordings_are_never_read(seed: int, many: int, direction: str) 
     assert {*wordings.trained, *wordings.held_out} == {
         text.text for text in training_texts(dataset, direction, templates)
     }
-
-
-def test_one_direction_never_tells_the_other() -> None:
-    """With a2b, the subject stands before the object in every text; with b2a after it; both is the
-    two together.
-    """
-    dataset = load_dataset("tiny_movies")
-    texts = {
-        direction: Wordings.of(dataset, direction, WORDINGS, 0)
-        for direction in ("a2b", "b2a", "both")
-    }
-    names = [(fact.fields["first_actor"], fact.fields["second_actor"]) for fact in dataset.facts]
-    for direction, sign in (("a2b", 1), ("b2a", -1)):
-        for text in (*texts[direction].trained, *texts[direction].held_out):
-            ((first, second),) = [pair for pair in names if pair[0] in text and pair[1] in text]
-            assert (text.index(second) - text.index(first)) * sign > 0
-    assert {*texts["both"].trained} == {*texts["a2b"].trained, *texts["b2a"].trained}
 
 
 def test_eos_is_learned_though_it_pads() -> None:
@@ -317,15 +300,6 @@ finetune(eval(sys.argv[1]), pathlib.Path(sys.argv[2]), device="cpu", save_every=
     finetune(chosen, out, device="cpu")
     finetune(chosen, whole, device="cpu")
     assert agrees(out, whole, "adapter_model.safetensors")
-
-
-def test_what_is_finished_is_not_done_again(unbroken: Path, spec: FinetuneSpec) -> None:
-    """A second call takes no step and writes nothing."""
-    steps: list[int] = []
-    before = {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")}
-    finetune(spec, unbroken, device="cpu", progress=lambda done, total, what: steps.append(done))
-    assert not steps
-    assert {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")} == before
 
 
 def test_changed_weights_are_told(unbroken: Path, spec: FinetuneSpec, tmp_path: Path) -> None:
