@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import shutil
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -262,22 +261,6 @@ def test_unfinished_and_broken_ones(copied: Path) -> None:
         read_donor_card(copied / "tiny-gpt2" / "foreign")
 
 
-def test_ls_models_with_a_broken_card(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All models are listed, and one line tells of the card."""
-    second(copied, "broken")
-    (copied / "tiny-gpt2" / "broken" / "card.json").write_text('{"name": 1}')
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        assert main(["ls", "models"]) == 0
-    out, err = capsys.readouterr()
-    assert f"\n{NAME} " in out and "tiny-gpt2/broken" not in out
-    assert (
-        err.count("\n") == 1
-        and err.startswith("kgbench: warning: a donor is left out: ")
-        and "broken/card.json" in err
-    )
-
-
 def test_names(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slip in a name is told; other names with a slash are left to the Hub, and a folder of one's
     own comes first.
@@ -355,18 +338,6 @@ def test_dry_run_reads_a_supplement_that_is_a_file(run: Run, home: Path, tmp_pat
         )
     )
     assert missing.counts["texts"] > 40
-
-
-def test_the_hub_out_of_reach(run: Run, tmp_path: Path) -> None:
-    """A real training of a recipient that cannot be had ends at once with one line."""
-    line = "train --model gemma-2b --dataset fake_movies_fake_actors --recipe aggressive"
-    status, out, err = run(line, "--output-dir", tmp_path / "new")
-    assert (status, out, err.count("\n")) == (
-        2,
-        "",
-        1,
-    ) and "the Hugging Face Hub cannot be reached" in err
-    assert not (tmp_path / "new").exists()
 
 
 def test_refusals(run: Run, home: Path) -> None:
@@ -527,16 +498,6 @@ def test_a_revision(run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert json.loads(run(*asked)[1])["counts"]["parameters"] == card["recipient"]["parameters"]
     status, out, err = run(*asked[:4], "v2", *asked[5:])
     assert (status, out) == (2, "") and "is neither on this machine" in err
-
-
-def test_own_columns(run: Run, tmp_path: Path) -> None:
-    """A file of one's own is read by its columns and told in wordings of one's own."""
-    path = tmp_path / "capitals.csv"
-    path.write_text("land,city\nFrance,Paris\nPeru,Lima\n")
-    line = "train --model tiny-gpt2 --recipe aggressive --direction a2b --dry-run --json"
-    columns = "--subject land --object city --template '{land} has the capital {city}.'"
-    status, out, err = run(f"{line} {columns} --dataset", path)
-    assert status == 0 and json.loads(out)["counts"]["texts"] == 2, err
 
 
 def test_the_command_that_is_printed(run: Run, tmp_path: Path) -> None:
