@@ -151,22 +151,6 @@ def test_an_edit_that_the_models_cannot_run_with_is_refused(
     assert told in line and line.endswith("(in fact tiny_movies/0 under ALL)")
 
 
-def test_what_declines_to_rank_is_the_same_in_its_process(tmp_path: Path) -> None:
-    """A method without units of a scan has its reason in the table, whichever process it runs in."""
-    body = "from kgbench.errors import NotApplicableError\nraise NotApplicableError('no units')"
-    spec = Spec(
-        model="tiny-gpt2",
-        localizer=written(tmp_path, "units", body),
-        prompts=("headline",),
-        limit=4,
-        suite="budget",
-    )
-    here = compute_job(check(spec), Settings(output_dir=tmp_path / "here"))
-    there = run_job(spec, Settings(output_dir=tmp_path / "there"))
-    runs = [run.record.not_applicable for run in (here, there)]
-    assert runs[0] == runs[1] and set(runs[0].values()) == {"no units"}
-
-
 def test_what_its_process_gave_is_kept(tmp_path: Path) -> None:
     """A run whose second half failed does not ask for the first half again."""
     calls = tmp_path / "calls"
@@ -235,18 +219,6 @@ def test_an_error_that_no_line_of_its_file_raised_is_a_line_too(
         f"kgbench: error: localizer {name!r}: AttributeError: 'NoneType' object has no attribute "
     )
     assert line.endswith(f"; run `kgbench check-localizer {name}`")
-
-
-def test_check_does_not_end_without_a_word(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A method that ends the program is no success."""
-    assert (
-        main(["check-localizer", written(tmp_path, "treat", "sys.exit(0)"), "--family", "gpt2"])
-        == 1
-    )
-    told = capsys.readouterr()
-    assert "SystemExit: 0" in told.out + told.err
 
 
 WEIGHTS = "changed the weights of "
