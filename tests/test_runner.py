@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from kgbench import evaluate, grafted_logits
+from kgbench import grafted_logits
 from kgbench.data import Prompt, load_dataset
 from kgbench.data import load_prompts as facts_in
 from kgbench.engine import load_pair
@@ -367,34 +367,6 @@ def test_dry_run_forecasts_and_writes_nothing(
     counts |= {name: getattr(run.record.cost, name) for name in ("forwards", "token_rows")}
     assert counts.items() <= cost.counts.items()
     assert cost.memory["weights"] > 0
-
-
-def test_a_scoring_localizer_keeps_its_scores(folders: Mapping[str, Path], tmp_path: Path) -> None:
-    """A localizer that ranks sites runs the baselines and its best sites, and its scores are in the
-    record.
-    """
-    options = {
-        "recipient": str(folders["recipient"]),
-        "donors": {"sft": str(folders["sft"])},
-        "dataset": DATASET,
-        "output_dir": tmp_path,
-    }
-    record = evaluate(
-        localizer="random", prompts=["headline"], limit=2, seed=3, device="cpu", **options
-    ).record
-    assert {row.graft for row in record.rows if not row.graft.startswith("top ")} == {
-        "PRE",
-        "SFT",
-        "ALL",
-    }
-    assert record.scores
-    assert record.identity.localizer.parameters == {"seed": 3}
-    assert (
-        evaluate(
-            localizer="none", prompts=["headline"], limit=2, device="cpu", **options
-        ).record.scores
-        is None
-    )
 
 
 def test_wrong_input_is_found_before_anything_is_computed(
