@@ -106,20 +106,6 @@ def test_one_word_for_one_thing(run, option: str, names: tuple[str, ...]) -> Non
         assert f"  {option}" in run(name, "--help").out
 
 
-def test_eval_offers_the_documented_options() -> None:
-    """Every option of the documented surface is there."""
-    words = """localizer model dataset prompt graft suite layers limit batch-size device dtype seed executor metric recipient donor
-        localizer-arg output-dir dry-run json revision chat-template no-chat-template subject object column template"""
-    documented = {"-q", *(f"--{word}" for word in words.split())}
-    context = command.make_context("kgbench", ["eval"], resilient_parsing=True)
-    evaluate = command.get_command(context, "eval")
-    assert evaluate is not None
-    offered = {
-        text for option in evaluate.params for text in (*option.opts, *option.secondary_opts)
-    }
-    assert documented <= offered
-
-
 @pytest.mark.parametrize("name", ["eval", "check-localizer"])
 def test_examples_have_lines_of_their_own(run, name: str) -> None:
     """Every command that a docstring shows as an example stands on a line of its own in the help."""
@@ -461,27 +447,6 @@ def test_swapped_models_are_asked_about(run, tmp_path: Path) -> None:
         assert (question in answer.out) == (base == after)
 
 
-def test_a_template_goes_without_a_name(run, tmp_path: Path) -> None:
-    """It is called by its first words then."""
-    file = tmp_path / "mine.csv"
-    file.write_text("subject,object\nAna Lee,Bo Kim\nCy Dow,Di Fox\n")
-    mine = ("--dataset", file, "--template", "{subject} = a friend of", "--limit", "1")
-    answer = run("eval", "--model", "tiny-gemma", *mine, "--output-dir", tmp_path, "--json", "-q")
-    rows = json.loads(answer.out)["rows"]
-    assert {(row["prompt"], row["n"]) for row in rows} == {("a-friend-of", 1)}
-
-
-def test_two_donors_of_which_none_is_said_to_be_measured(run, tmp_path: Path) -> None:
-    """The error asks which, and with its remedy the run is one of both."""
-    donor = "zoo:tiny-gemma/sft"
-    facts = "--dataset tiny_movies --limit 2 --prompt headline"
-    line = f"eval --recipient zoo:tiny-gemma/recipient {facts} --donor b={donor} --output-dir"
-    told = refused(run(line, tmp_path, "--donor", f"a={donor}", "--graft", "FE,FE=b"))
-    assert "which of the donors b, a is measured? Give that one as --donor sft=PATH" in told
-    both = run(line, tmp_path, "--donor", f"sft={donor}", "--graft", "FE,FE=b")
-    assert "FE=b" in both.out
-
-
 def test_no_color_and_no_markup(tmp_path: Path) -> None:
     """Output that goes to no terminal holds no escape codes; a name with markup in it stands as it
     is.
@@ -541,16 +506,6 @@ def test_an_interrupted_command_says_what_it_kept(
         if told
         else answer.err.strip().endswith("interrupted; nothing half-written is left")
     )
-
-
-def test_zoo_hints_at_nothing_that_it_does_not_have(run, tmp_path: Path, monkeypatch) -> None:
-    """`zoo build` takes no checkpoints, so that neither a wrong name nor a model that is not here
-    is answered with their options.
-    """
-    monkeypatch.chdir(tmp_path)
-    for name, meant in (("tiny-gema", "tiny-gemma"), ("gemma-2b", "google/gemma")):
-        told = refused(run("zoo", "build", name, "--level", "one"))
-        assert meant in told and "--recipient" not in told and "--donor" not in told
 
 
 @pytest.mark.parametrize("name", ["answers", "heads", "specificity", "tokens", "audit"])
