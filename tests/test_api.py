@@ -333,13 +333,6 @@ def test_a_run_is_looked_at(tmp_path: Path, models: dict[str, Any]) -> None:
     assert_not_at(run.record, "PRE", top5__le=1.0)
 
 
-@pytest.mark.parametrize("question", ["tokens", "answers"])
-def test_a_run_is_asked_further(tmp_path: Path, models: dict[str, Any], question: str) -> None:
-    """Analyses compute on the models in memory."""
-    run = evaluated(tmp_path, kgbench.load_pair(**models))
-    assert "<table>" in run.ask(question)._repr_html_()
-
-
 def test_an_analysis_has_its_options(tmp_path: Path, models: dict[str, Any]) -> None:
     """Given with its name, as on the command line; a wrong one, or a second run of an analysis of
     one, is told.
