@@ -518,15 +518,6 @@ def test_dry_run_without_network(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_forecast_tells_of_its_progress(ingredients: Ingredients, tmp_path: Path) -> None:
-    """Each part is told, in the order of measuring."""
-    told: list[tuple[int, int, str]] = []
-    settings = Settings(device="cpu", output_dir=tmp_path)
-    parts = costs(["figure-2"], [ingredients], settings, lambda *one: told.append(one))
-    assert [part.what for part in parts] == ["donor actors", "evaluation actors", "in all"]
-    assert told == [(0, 2, "donor actors"), (1, 2, "evaluation actors")]
-
-
 @pytest.mark.nightly
 def test_a_donor_that_is_there_is_looked_at(ingredients: Ingredients, tmp_path: Path) -> None:
     """A forecast calls a donor there where it is the one that is wanted, and says what is other
