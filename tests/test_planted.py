@@ -283,15 +283,6 @@ def test_plants_of_one_pair() -> None:
     assert not planted_models(own[0])
 
 
-def test_no_place_on_this_machine_is_recorded(
-    runs: dict[tuple[str, str], Run], weights: str
-) -> None:
-    """A plant that was given by its path is recorded by its name."""
-    text = (runs["weights", "oracle"].path / "record.json").read_text("utf-8")
-    assert str(Path(weights).parent) not in text
-    assert runs["weights", "oracle"].record.model == "weights"
-
-
 def test_other_facts_have_no_truth(weights: str, settings: Settings) -> None:
     """Where the facts are not those that were planted, nothing is judged by the plant."""
     for localizer in ("oracle", "weight_delta"):
