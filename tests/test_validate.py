@@ -160,20 +160,6 @@ def test_the_line_that_counts_comes_first(run: Path, capsys: pytest.CaptureFixtu
     assert lines and all(line.startswith(f"{run.name}/record.json: ") for line in lines)
 
 
-def test_wrong_input_is_told_apart_from_a_refusal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """No path, no results in it, nothing to check: status 2, and what would do."""
-    (tmp_path / "empty").mkdir()
-    for arguments, words in (
-        ([], "which results"),
-        ([str(tmp_path / "no")], "no folder"),
-        ([str(tmp_path / "empty")], "holds no entry"),
-    ):
-        assert main(["validate", *arguments]) == 2
-        assert words in capsys.readouterr().err
-
-
 def test_unknown_data_and_models_are_remarked_upon(tmp_path: Path) -> None:
     """A run on one's own data and models is in order by itself, with a note; on the board it is
     refused.
