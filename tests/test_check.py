@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields
 from itertools import cycle
-from pathlib import Path
 from types import MappingProxyType
 
 import pytest
@@ -14,7 +12,6 @@ from commands import Call
 from interventions import KINDS
 from nightly import nightly
 
-from kgbench.cli import main
 from kgbench.localizers import COSTS, AbstractLocalizer, create, names
 from kgbench.testing import PICO_FAMILIES, check_localizer
 
@@ -68,24 +65,6 @@ def test_the_contract_holds_of_other_parameters(
 
 
 # ------------------------------------------------------------------------------------- command line
-
-
-def test_a_localizer_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
-    """Status 1; whatever it raises is a law that does not hold, with type and message on one line
-    and no traceback; what it prints is not on stdout.
-    """
-    crashing = f"{Path(__file__).parent / 'golden' / 'folder' / 'crashing.py'}:Crashing"
-    assert main(["check-localizer", crashing, "--family", "llama", "--json"]) == 1
-    captured = capfd.readouterr()
-    answer = json.loads(captured.out)
-    assert "Traceback" not in captured.err and "on the way" in captured.err
-    about = {key: answer[key] for key in ("target", "localizer", "kind", "holds")}
-    assert [*about.values()] == [crashing, "crashing", "scoring", False]
-    for law in answer["laws"]:
-        found = law["families"]["llama"]
-        assert law["states"].endswith(".") and law["holds"] == found["holds"]
-        if law["law"] == "every_site_has_a_finite_score":
-            assert found["why"] == "ZeroDivisionError: no way"
 
 
 def test_localizers_are_listed_with_what_they_take(run: Call) -> None:
