@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from few_plants import refusal
 from safetensors.torch import load_file, save_file
 from tiny import LAYERS, TINY, random_model, tiny_config
 from tokenizers import Tokenizer
@@ -21,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from kgbench import evaluate, grafted_logits
 from kgbench.data import load_prompts
 from kgbench.engine import load_pair
-from kgbench.errors import KgbenchError, ModelError, RegionError, UnknownNameError
+from kgbench.errors import ModelError, RegionError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.loading import MissingBosWarning
 from kgbench.models.pair import prepare, weights_hash
@@ -34,14 +35,6 @@ def loaded(folders: Folders, **options: object):
     return load_pair(
         recipient=str(folders["recipient"]), donors={"sft": str(folders["sft"])}, **options
     )
-
-
-def refusal(error: type[KgbenchError], act: Callable[[], object]) -> str:
-    """The one line of the refusal."""
-    with pytest.raises(error) as caught:
-        act()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.fixture
@@ -141,11 +134,7 @@ def test_encodings_are_computed_once(folders: Folders) -> None:
 
 
 def test_names(folders: Folders) -> None:
-    """Unknown pairs, donors and types; a donor called recipient; no donor; nothing at all."""
-    assert "Did you mean 'tiny-gemma'" in refusal(UnknownNameError, lambda: load_pair("tiny-gema"))
-    assert "Did you mean 'float32'" in refusal(
-        UnknownNameError, lambda: loaded(folders, dtype="float3")
-    )
+    """An unknown donor; a donor called recipient; no donor; nothing at all. See tests/golden too."""
     assert "Did you mean 'sft'" in refusal(UnknownNameError, lambda: loaded(folders).donor("sfft"))
     recipient = str(folders["recipient"])
     assert "reserved" in refusal(
@@ -156,23 +145,10 @@ def test_names(folders: Folders) -> None:
     assert "no recipient given" in refusal(ModelError, lambda: load_pair(donors={"sft": recipient}))
 
 
-def test_catalogued_pairs_without_a_donor() -> None:
-    """Where no finetuned donor is at hand, the error names the command that makes one."""
-    without = [name for name in catalog.pair_names() if not catalog.entry(name).donors]
-    assert {"gemma-2b", "llama-3.2-1b", "gpt2-xl", "pythia-2.8b"} <= set(without)
-    for name in without:
-        assert f"'kgbench train --model {name} --dataset " in refusal(
-            ModelError, lambda name=name: load_pair(name)
-        )
-
-
 @pytest.mark.parametrize(
     ("names", "change", "told"),
     [
         ("sft", {"n_embd": 48}, "differ in n_embd: 32 against 48"),
-        ("sft", {"vocab_size": 299}, "differ in vocab_size: 300 against 299"),
-        ("sft", {"n_head": 2}, "differ in n_head: 4 against 2"),
-        ("sft", {"n_inner": 64}, "differ in n_inner: 48 against 64"),
         ("sft", {"model_type": "llama"}, "differ in model_type: gpt2 against llama"),
         ("sft", {"n_positions": "many"}, "does not load"),
         ("recipient sft", {"n_layer": 2}, "weights are taken by no module"),
@@ -200,8 +176,6 @@ def test_configurations_that_do_not_fit(
     ("key", "value"),
     [
         ("activation_function", "relu"),
-        ("scale_attn_by_inverse_layer_idx", True),
-        ("scale_attn_weights", False),
     ],
 )
 def test_another_forward(copied: Folders, key: str, value: object) -> None:
@@ -220,10 +194,7 @@ def test_another_forward(copied: Folders, key: str, value: object) -> None:
     ("family", "variant", "changes"),
     [
         ("mistral", "windows", {"sliding_window": 7}),
-        ("qwen2", "windows", {"layer_types": ["full_attention"] * LAYERS}),
         ("llama", "grouped", {"rope_parameters": {"rope_type": "default", "rope_theta": 77.0}}),
-        ("gemma2", "capped, windows", {"final_logit_softcapping": 5.0}),
-        ("granite", "multipliers", {"residual_multiplier": 0.25}),
     ],
 )
 def test_other_windows_bases_caps_and_multipliers(
@@ -261,7 +232,7 @@ def test_a_checkpoint_does_not_choose_the_attention_backend(
     )
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("family", TINY)
 def test_the_attention_backend_of_each_family(tmp_path: Path, family: str) -> None:
     """Where nobody says, sdpa, and eager where the model cannot be computed by it."""
