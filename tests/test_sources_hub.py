@@ -163,14 +163,9 @@ def test_columns_as_builtin_prompts_need_them(run: Call, hub: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ("--subject lnd --object kind", "no column 'lnd' to be the subject; there are"),
         (f"{ROLES} town.nme", "no column 'town.nme' to be the object"),
         (f"{ROLES} town", "name one value in it, as by 'town.name'"),
         (f"{ROLES} tags", "name one value in it, as by 'tags.0'"),
-        (f"{ROLES} land", "subject and object are both the column 'land'"),
-        (ROLES + " kind --template ask={wher}", "prompt 'ask' needs the field 'wher'"),
-        (ROLES + " kind --template ask={land", "cannot read the template"),
-        (f"{ROLES} kind", "towns: no built-in prompt can be filled from the fields land, kind"),
         (f"{COLUMNS} --relation kin", "unknown column of towns 'kin'"),
         (f"{COLUMNS} --relation kind=odd", "unknown relation of towns 'odd'. Did you mean 'old'"),
         (f"{COLUMNS} --split valid", 'Unknown split "valid"'),
