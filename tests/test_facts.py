@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packages import install_package
 
-from kgbench.data import Fact, ImportOptions, data_card, dataset_names, hash_facts, load_dataset
+from kgbench.data import Fact, data_card, dataset_names, hash_facts, load_dataset
 from kgbench.data.facts import AMBIGUOUS, DUPLICATE
 from kgbench.data.imports import EMPTY
-from kgbench.errors import DataError, InputError, UnknownNameError
+from kgbench.errors import DataError
 
 
 def write(path: Path, *rows: object) -> str:
@@ -78,16 +78,6 @@ assert "torch" not in sys.modules
     assert "the data sets 'theirs' of an installed package do not load" in said()
 
 
-def test_unknown_names_are_answered_with_the_nearest() -> None:
-    """An unknown data set is no file and no crash."""
-    with pytest.raises(
-        UnknownNameError, match=r"unknown data set 'tiny_movie'\. Did you mean 'tiny_movies'"
-    ):
-        load_dataset("tiny_movie")
-    with pytest.raises(UnknownNameError, match="unknown data set"):
-        data_card("none_such")
-
-
 def test_what_counts_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A suffix, a path separator, or being there makes a name a file; a shipped name stays a
     shipped name.
@@ -136,16 +126,6 @@ def test_an_id_stands_for_one_fact(tmp_path: Path) -> None:
     clash = write(tmp_path / "own.jsonl", pair("a", "b", id="x"), pair("c", "d", id="x"))
     with pytest.raises(DataError, match=r"line 2: field 'id': 'x' is the id of line 1 already"):
         load_dataset(clash)
-
-
-def test_own_templates_are_checked_at_load(tmp_path: Path) -> None:
-    """A template that cannot be filled is found before anything runs."""
-    path = write(tmp_path / "own.jsonl", pair("a", "b"))
-    assert load_dataset(path, ImportOptions(templates={"own": "{subject} knows"})).templates == {
-        "own": "{subject} knows"
-    }
-    with pytest.raises(InputError, match="'wrong' mentions 'object'"):
-        load_dataset(path, ImportOptions(templates={"wrong": "{subject} knows {object}"}))
 
 
 def test_hash_depends_on_content_only(tmp_path: Path) -> None:
