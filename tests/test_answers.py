@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from nightly import nightly
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -66,7 +67,7 @@ blank or with a part of a character.
 GRAFTS = ("PRE", "SFT", "NONE", "FE", "LT:o+ffn@second_half", "FE+LT", "FE^C", "ALL; ALL:ln_f+head")
 
 
-@pytest.fixture(scope="module", params=["gpt2", "gemma"])
+@pytest.fixture(scope="module", params=nightly(["gpt2", "gemma"], {"gpt2"}))
 def pair(request: pytest.FixtureRequest) -> ModelPair:
     return pico_pair(request.param)
 
@@ -165,20 +166,6 @@ def test_batches_and_company_do_not_matter(
         together, logprob=0, first_logprob=0, alternatives_prob=0
     )
     assert alone.logprob == pytest.approx(together.logprob, abs=1e-6)
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("executor", ["rows", "sequential"])
-def test_executors_agree(
-    pair: ModelPair, prompts: list[Prompt], scored: list[ScoredAnswer], executor: str
-) -> None:
-    """Candidates read by themselves are scored as in the trees that they share."""
-    some = ("PRE", "FE+LT", "ALL; ALL:ln_f+head")
-    packed = [row for row in scored if row.graft in some]
-    alone = score_prompts(Engine(pair, executor), prompts[2:4], NAMES, some)
-    for own, shared in zip(alone, packed[2 * len(some) :], strict=False):
-        for name, value in vars(own).items():
-            assert value == pytest.approx(getattr(shared, name), abs=1e-6)
 
 
 def test_first_tokens_of_a_name(

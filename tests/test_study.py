@@ -14,12 +14,11 @@ import forks
 import numpy as np
 import pytest
 import torch
-from nightly import nightly
 
 import kgbench
 from kgbench import cli
 from kgbench.data import load_prompts
-from kgbench.engine import Engine, grafted_logits
+from kgbench.engine import Engine
 from kgbench.engine.selftest import packed_agrees, verify_pair
 from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.errors import DataError, InputError, UnknownNameError
@@ -150,23 +149,6 @@ def test_family_map_holds(cell: DesignCell) -> None:
     assert packed_agrees(pair) is None
     assert ("pos" in pair.family.components) == (cell.levels["positions"] == "learned")
     assert ("gate" in pair.family.components) == (cell.levels["ffn"] == "gated")
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize(
-    "cell", nightly(CELLS, (CELLS[0], CELLS[-1])), ids=[cell.name for cell in CELLS]
-)
-def test_executors_agree(cell: DesignCell) -> None:
-    """Grafts by token, layer and component give the same logits in all executors."""
-    pair = random_pair(cell)
-    prompts = load_prompts("tiny_movies", ["headline", "qa"], limit=2)
-    some = ["PRE", "SFT", "FE", "LT:o+ffn@second_half", "FE+LT:attn", "(FE+LT)^C", "ALL:emb"]
-    packed, rows, one = (
-        grafted_logits(pair, prompts, some, name) for name in ("packed", "rows", "sequential")
-    )
-    assert float((packed - rows).abs().max()) < 1e-9
-    assert float((packed - one).abs().max()) < 1e-9
-    assert float((packed[:, 0] - packed[:, 1]).abs().max()) > 1e-3
 
 
 @pytest.mark.sampled(2)
@@ -385,7 +367,7 @@ def test_layer_is_undefined_where_nothing_is_lost() -> None:
     assert run.outcome("depth") is None
 
 
-def test_what_is_missing_is_told(tmp_path: Path) -> None:
+def test_what_is_missing_is_told() -> None:
     """Effects are of the runs that are in; what is missing is listed by cell and seed."""
     design = study_design()
     rows = [invented(number, lt=5 + number % 7, fe=4) for number in range(len(design.runs))]
@@ -394,7 +376,6 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
         cell.name: (2,) for cell in design.cells[:4]
     }
     assert all(effect.numbers is not None for effect in most.effects("LT − FE"))
-    assert "40 of 48 runs are in" in write_study(most, tmp_path).read_text("utf-8")
 
 
 def test_one_cell_moves_every_effect_alike() -> None:
