@@ -181,16 +181,6 @@ def test_figures(measured: list[MeasuredTexts]) -> None:
         assert (row.top5 is not None) == (kind in ("target", "known") and row.prompts > 0)
 
 
-def test_batches_change_nothing(job: Job, measured: list[MeasuredTexts]) -> None:
-    """A text is moved by the same whether it is alone or with others."""
-    texts = measured[-1].texts
-    alone = [
-        measure(job, replace(texts, prompts=(prompt,)), ["FE"]).moved["FE"].kl[0]
-        for prompt in texts.prompts[:5]
-    ]
-    assert alone == pytest.approx(measured[-1].moved["FE"].kl[:5], rel=1e-9)
-
-
 def test_weights_that_did_not_change_move_nothing() -> None:
     """In a plant, grafting norms, which did not change, leaves neutral texts as they are, and
     grafting a layer's FFN moves them.
