@@ -8,7 +8,7 @@ from pathlib import Path
 import plain
 import pytest
 import torch
-from interventions import KINDS, TINY, Zero, created, grafts, kinds, logits, pico, tiny
+from interventions import TINY, Zero, created, grafts, kinds, logits, pico, tiny
 from laws import FAMILIES, alone, distance
 
 from kgbench.data import Prompt, load_prompts
@@ -106,20 +106,6 @@ def test_as_in_plain_pytorch(
     assert distance_from_plain(*pico(family), name, arguments) < 1e-9
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize(
-    "arguments",
-    [{"method": "resample"}, {"directions": "pca", "k": "2"}, {"receiver": "mlp_out@1"}, {}],
-    ids=str,
-)
-@pytest.mark.parametrize("model", TINY)
-def test_as_in_plain_pytorch_on_trained_models(model: str, arguments: dict[str, str]) -> None:
-    """The same on the shipped pairs, in single precision."""
-    of = {"method": "ablation", "directions": "directional_patch", "receiver": "path_patch"}
-    for name in [of[next(iter(arguments))]] if arguments else dict(KINDS):
-        assert distance_from_plain(*tiny(model), name, tuple(arguments.items())) < 1e-4, name
-
-
 def test_several_donors() -> None:
     """What is copied into the recipient may come from several donors; a run that begins with a
     donor has one, and that may be any.
@@ -146,6 +132,7 @@ def test_several_donors() -> None:
         )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TINY)
 def test_an_edit_that_erases_the_stream_scores_nothing(name: str) -> None:
     """Zeros in the place of the last token's stream know no fact, so that no fact is a hit,
