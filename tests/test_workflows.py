@@ -48,14 +48,6 @@ def steps(path: Path) -> list[dict[str, Any]]:
     return [step for job in content(path)["jobs"].values() for step in job["steps"]]
 
 
-def test_there_are_workflows() -> None:
-    """For results in pull requests, the board, published pages, tests, releases and links."""
-    names = {path.stem for path in FILES}
-    assert names == {
-        *("results", "leaderboard", "pages", "docs", "tests", "nightly", "release", "links")
-    }
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_workflows_may_only_read(path: Path) -> None:
     """No secrets, no token that writes, and no credentials left in the checkout."""
@@ -206,15 +198,6 @@ def test_a_tag_is_the_version(
     done = subprocess.run(line, cwd=clone, env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == (f"::error::{told.format(version, version)}" if told else "")
     assert done.returncode == bool(told), done.stderr
-
-
-def test_links_are_asked_weekly() -> None:
-    """By a schedule or by hand alone: others' sites fail no change of ours."""
-    triggers = content(FOLDER / "links.yml")[True]
-    assert set(triggers) == {"schedule", "workflow_dispatch"}
-    (weekly,) = triggers["schedule"]
-    assert re.fullmatch(r"\d+ \d+ \* \* [0-6]", weekly["cron"])
-    assert "-b linkcheck" in MAKEFILE
 
 
 def test_hooks_before_a_commit_are_those_of_lint() -> None:
