@@ -13,7 +13,6 @@ from shipped_data import FAKE_MOVIES, REAL_ACTORS, fake_movies_jsonl, generate_f
 
 import kgbench.data
 from kgbench.data import data_card, load_dataset
-from kgbench.errors import InputError
 
 FILE = Path(kgbench.data.__file__).parent / "files" / f"{FAKE_MOVIES}.jsonl"
 
@@ -56,24 +55,6 @@ def test_promises_of_the_data_card(rows: Sequence[dict[str, str | int]]) -> None
     assert len({row["genre"] for row in rows}) == 10
 
 
-def test_shipped_set_has_a_thousand_facts() -> None:
-    """1,000 facts, none dropped, ids counted from 1."""
-    dataset = load_dataset(FAKE_MOVIES)
-    assert [fact.id for fact in dataset.facts] == [
-        f"{FAKE_MOVIES}/{number}" for number in range(1, 1001)
-    ]
-    assert dataset.fields == (
-        "first_actor",
-        "second_actor",
-        "movie_title",
-        "main_character",
-        "year",
-        "genre",
-        "city",
-        "box_office",
-    )
-
-
 def test_shipped_file_is_what_the_generator_makes() -> None:
     """Equal to the byte under the version of Faker on the card; under another, of the same form."""
     made_with = re.search(r"Faker ([\d.]+\d)", data_card(FAKE_MOVIES))
@@ -108,26 +89,3 @@ def test_shipped_file_with_performers() -> None:
     assert made_with and len({fact.fields["movie_title"] for fact in dataset.facts}) == 1000
     if version("faker") == made_with[1]:
         assert fake_movies_jsonl(1000, 1, performers) == kept
-
-
-def test_performers_must_do() -> None:
-    """Too few of them, or too many of one first name, are told."""
-    with pytest.raises(InputError, match="3 movies need 6 different performers, got 2"):
-        generate_fake_movies(3, performers=["Ann Lee", "Bob Ray", "Bob Ray"])
-    with pytest.raises(InputError, match="different first names"):
-        generate_fake_movies(2, performers=["Ann Lee", "Ann Ray", "Ann Day", "Bob Low"])
-
-
-def test_seed_decides() -> None:
-    """The same seed draws the same, another seed something else, and a longer draw begins as a
-    shorter one.
-    """
-    assert generate_fake_movies(20, seed=3) == generate_fake_movies(30, seed=3)[:20]
-    assert generate_fake_movies(20, seed=3) != generate_fake_movies(20, seed=4)
-
-
-@pytest.mark.parametrize("n", [0, -1])
-def test_number_must_be_positive(n: int) -> None:
-    """No movies is no data set."""
-    with pytest.raises(InputError, match="must be 1 or more"):
-        generate_fake_movies(n)
