@@ -169,6 +169,7 @@ def test_a_long_continuation_is_read_out_in_pieces(checkpoints: Checkpoints) -> 
     assert 0 < max(rows) <= 5
 
 
+@pytest.mark.sampled(1)
 @families
 def test_choices_score_as_lm_eval_s_own_model(
     family: str, checkpoints: Checkpoints, tasks: Path
@@ -187,6 +188,7 @@ def test_choices_score_as_lm_eval_s_own_model(
         assert one["acc"] == other["acc"]
 
 
+@pytest.mark.sampled(1)
 @families
 def test_whole_texts_score_as_lm_eval_s_own_model(family: str, checkpoints: Checkpoints) -> None:
     """A text longer than the model reads is scored in the same windows."""

@@ -27,6 +27,7 @@ def own_row(lm: KgbenchLM, tasks: Path) -> dict[str, Any]:
     return samples(lm, ["mine"], tasks, limit=1)["mine"][0]["doc"]  # type: ignore[no-any-return]
 
 
+@pytest.mark.sampled(1)
 @families
 def test_the_last_query_of_a_context_is_meant(
     family: str, checkpoints: Checkpoints, tasks: Path

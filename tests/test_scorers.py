@@ -220,6 +220,7 @@ def test_integrated_attribution_is_complete(family: str) -> None:
     assert errors[2] <= errors[1] <= errors[0]
 
 
+@pytest.mark.sampled(1)
 @families
 def test_attribution_patch(family: str) -> None:
     """All components behind one activation score alike; on a near donor, activations of the
@@ -241,6 +242,7 @@ def test_attribution_patch(family: str) -> None:
         assert found[site] == pytest.approx(together, rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.crossed
 @families
 @pytest.mark.parametrize("at", ["recipient", "sft"])
 def test_snip_and_fisher_are_plain_autograd(family: str, at: str) -> None:

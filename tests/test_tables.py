@@ -294,6 +294,7 @@ EXPECTED = [(WORDING.format(subject), subject, target) for subject, target in CO
 
 
 # A cell of a CSV file holds no list.
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     ("shape", "kind"), [pair for pair in product(SHAPES, KINDS) if pair not in LISTS]
 )

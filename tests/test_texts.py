@@ -102,6 +102,7 @@ def step_by_step(
     return str(pair.tokenizer.decode(tokens, skip_special_tokens=True))
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
 @pytest.mark.parametrize("decode", DECODE)
 @pytest.mark.parametrize("graft", ["FE+LT", "FE+R; LT^C:ffn@1; LT:q.h0+o"])
