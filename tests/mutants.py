@@ -547,7 +547,7 @@ MUTANTS = (
         "scores of a passage begin with the first one's",
         ("harness/continuation_scores.py", "            first += len(passage.readouts)\n", ""),
         test="test_lm_eval_model.py",
-        only="own_model",
+        only="audited",
     ),
     mutant(
         "blanks of the context left out of the score",
