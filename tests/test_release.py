@@ -12,11 +12,14 @@ from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.error import HTTPError
 from zipfile import ZipFile
 
 import pytest
 
-from kgbench.models.release import FILE, RELEASE, release_hashes
+from kgbench.cli import main
+from kgbench.errors import ModelError
+from kgbench.models.release import FILE, RELEASE, complete_folder, release_hashes
 from kgbench.resources import file_hash
 from tests.release_file import ZOO, left_out, write_release_file
 
@@ -77,7 +80,12 @@ def test_wheels_leave_out_what_is_expected(wheel: Path) -> None:
     ],
 )
 def test_other_files_are_refused(
-    change: str | None, wrong: str, file: Path, tmp_path: Path, ask: Callable[..., tuple[int, str]]
+    change: str | None,
+    wrong: str,
+    file: Path,
+    wheel: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One line names what is wrong and what to do; nothing is written, inside the home or outside."""
     place: object = "" if change is None else tmp_path / "given.zip"
@@ -94,9 +102,15 @@ def test_other_files_are_refused(
         server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         place = f"http://127.0.0.1:{server.server_port}/{FILE}"
-    status, text = ask(place)
-    last = text.splitlines()[-1]
-    assert status == 2 and wrong in last and FILE in last and "Traceback" not in text
+    monkeypatch.setenv("KGBENCH_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(RELEASE, str(place))
+    bare = wheel / "kgbench" / "models" / "zoo" / "tiny-gpt2" / "recipient"
+    with pytest.raises(ModelError) as refused:
+        complete_folder("zoo:tiny-gpt2/recipient", bare)
+    if isinstance(refused.value.__cause__, HTTPError):
+        refused.value.__cause__.close()
+    text = str(refused.value)
+    assert wrong in text and FILE in text and "\n" not in text
     assert not [
         path for path in (tmp_path / "home").rglob("*") if path.suffix != ".lock" and path.is_file()
     ]
@@ -104,19 +118,19 @@ def test_other_files_are_refused(
 
 
 def test_it_is_fetched_once(
-    file: Path, tmp_path: Path, ask: Callable[..., tuple[int, str]]
+    file: Path,
+    ask: Callable[..., tuple[int, str]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """From a server; from then on the weights are here, and the answer is the clone's."""
+    """It is asked for in one line, and comes from a server; from then on the weights are here, and
+    the answer is the clone's.
+    """
+    status, text = ask()
+    assert status == 2 and FILE in text.splitlines()[-1] and "Traceback" not in text
     handler = partial(SimpleHTTPRequestHandler, directory=str(file.parent))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         first = ask(f"http://127.0.0.1:{server.server_port}/{FILE}")
         server.shutdown()
-    assert first[0] == 0 and ask()[0] == 0
-    clone = subprocess.run(
-        [sys.executable, "-m", "kgbench", "diff", "tiny-gpt2"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert ask()[1] == clone.stdout
+    assert first[0] == 0 and main(["diff", "tiny-gpt2"]) == 0
+    assert ask() == (0, capsys.readouterr().out)
