@@ -140,7 +140,7 @@ def checked(entries: Sequence[Entry], root: Path) -> list[CheckedEntry]:
     for draft in validate_entries(drafted, strict=True, board=root / RESULTS):
         if draft.folder in there:  # what was submitted before is not replaced
             clause = f"the same result is in {draft.folder}"
-            draft.add(Finding("id", None, "each result once", clause), document=RECORD)
+            draft.add(Finding(RECORD, "id", None, "each result once", clause))
     return drafted
 
 

@@ -269,9 +269,14 @@ class Entry:
         return self.result.identity.localizer.name
 
     @property
+    def suites(self) -> tuple[str, ...]:
+        """Boards that it has figures for, as of `suites_of`."""
+        return suites_of(self.result)
+
+    @property
     def suite(self) -> str:
         """The suite that it ran: `planted`, `budget` or `pathways`."""
-        return suite_of(self.result)
+        return (self.suites or ("pathways",))[-1]
 
     @property
     def board(self) -> str:
@@ -329,11 +334,6 @@ def suites_of(record: Result) -> tuple[str, ...]:
     grafts = record.identity.configurations
     pathways = ("pathways",) if "FE+LT" in grafts else ()
     return (*pathways, *(("budget",) if any(map(parse_top, grafts)) else ()))
-
-
-def suite_of(record: Result) -> str:
-    """The suite that a record is of: `planted`, `budget` or `pathways`."""
-    return (suites_of(record) or ("pathways",))[-1]
 
 
 def entry_name(record: Result, method: str) -> str:

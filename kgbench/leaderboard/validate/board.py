@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -26,14 +26,12 @@ from kgbench.leaderboard.entries import (
     Verification,
     entry_name,
     folder_name,
-    suites_of,
 )
 from kgbench.leaderboard.folders import rows_hash
 from kgbench.leaderboard.hits import COLUMNS
 from kgbench.leaderboard.known import known
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
-from kgbench.leaderboard.validate.files import Sent
-from kgbench.leaderboard.validate.findings import Finding, shown
+from kgbench.leaderboard.validate.files import Finding, Sent, shown
 from kgbench.leaderboard.validate.rows import unlike
 from kgbench.records import Result, canonical_json
 from kgbench.sites import BASELINES
@@ -82,37 +80,33 @@ _HIDDEN = ("truth",)
 """Parameters by which a method knows where facts were planted."""
 
 
-def part_findings(sent: Sent, strict: bool) -> Iterator[tuple[str, Finding]]:
+def part_findings(sent: Sent, strict: bool) -> Iterator[Finding]:
     """Submission and verification are of this entry, which is in its place.
 
     Args:
         sent: The entry.
         strict: Whether there must be a submission.
-
-    Yields:
-        The document, and a finding on it.
     """
-    entry, submission, verification = sent.entry, sent.entry.submission, sent.entry.verification
+    place, result, hashes = sent.entry.folder, sent.entry.result, sent.hashes
+    submission, verification = sent.entry.submission, sent.entry.verification
     if strict and submission is None:
-        expected = "the file that kgbench submit writes"
-        yield SUBMISSION, Finding("file", None, expected, "it is missing")
-    for document, part in ((SUBMISSION, submission), (VERIFICATION, verification)):
+        yield Finding(
+            SUBMISSION, "file", None, "the file that kgbench submit writes", "it is missing"
+        )
+    for file, part in ((SUBMISSION, submission), (VERIFICATION, verification)):
         if part is not None:
             clause = "it is {}, and the entry gives another"
-            yield document, Finding("record", part.record, entry.result.id, clause)
-            yield document, Finding("record_hash", part.record_hash, sent.hashes[RECORD], clause)
-            yield document, Finding("facts_hash", part.facts_hash, sent.hashes[FACTS], clause)
+            yield Finding(file, "record", part.record, result.id, clause)
+            yield Finding(file, "record_hash", part.record_hash, hashes[RECORD], clause)
+            yield Finding(file, "facts_hash", part.facts_hash, hashes[FACTS], clause)
     if submission is not None:
-        for finding in _submission(submission, entry.result):
-            yield SUBMISSION, finding
+        yield from _submission(submission, result)
     if verification is not None:
-        for finding in _verification(verification, entry.result, len(sent.places)):
-            yield VERIFICATION, finding
-    place, result = entry.folder, entry.result
-    if strict and submission is not None and suites_of(result) and place.name != str(place):
+        yield from _verification(verification, result, len(sent.places))
+    if strict and submission is not None and sent.entry.suites and place.name != str(place):
         board, method, name = place.absolute().parts[-3:]  # a draft has no place yet
-        yield "", Finding("folder", f"{board}/{method}", folder_name(result, entry.method))
-        yield "", Finding("name", name, entry_name(result, entry.method))
+        yield Finding("", "folder", f"{board}/{method}", folder_name(result, submission.name))
+        yield Finding("", "name", name, entry_name(result, submission.name))
 
 
 def _submission(submission: Submission, record: Result) -> Iterator[Finding]:
@@ -126,24 +120,28 @@ def _submission(submission: Submission, record: Result) -> Iterator[Finding]:
         placeholders = _PLACEHOLDERS.intersection(parts.path.lower().split("/"))
         if address and (not first or last in _LOCAL or any(map(str.isdigit, last))):
             expected = "a public host by its name, such as https://github.com/OWNER/REPOSITORY"
-            yield Finding(where, address, expected, "{} is on no public host")
+            yield Finding(SUBMISSION, where, address, expected, "{} is on no public host")
         elif placeholders or first.rpartition(".")[2] == "example":
             expected = "the address where the method can be read"
-            yield Finding(where, address, expected, "{} is a placeholder")
+            yield Finding(SUBMISSION, where, address, expected, "{} is a placeholder")
     if builtin is not None:
-        yield Finding("code", code, f"kgbench=={record.provenance.kgbench}")
+        yield Finding(SUBMISSION, "code", code, f"kgbench=={record.provenance.kgbench}")
         if builtin.baseline:
-            yield Finding("name", name, method.name, "a point of reference is called {}")
+            yield Finding(
+                SUBMISSION, "name", name, method.name, "a point of reference is called {}"
+            )
         return
     if code.startswith("kgbench=="):
         expected = "URL@COMMIT or PACKAGE==VERSION of the method's own code: it is not built in"
-        yield Finding("code", code, expected)
+        yield Finding(SUBMISSION, "code", code, expected)
     truth = record.identity.truth
     secrets = () if truth is None else (truth.plant, truth.decoy)
     for key, value in method.parameters.items():
         if key in _HIDDEN or (value is not None and value in secrets):
             clause = "the method is given where facts were planted, by its parameter {}"
-            yield Finding("name", key, "a method that does not know, which oracle is not", clause)
+            yield Finding(
+                SUBMISSION, "name", key, "a method that does not know, which oracle is not", clause
+            )
 
 
 def _name_findings(record: Result, name: str) -> Iterator[Finding]:
@@ -172,7 +170,9 @@ def _name_findings(record: Result, name: str) -> Iterator[Finding]:
     if not arguments.issuperset(re.split(r", *", match[2]) if match else re.findall("[()]", name)):
         clauses.append("{} has brackets that hold no argument of the run, key=value")
     for clause in clauses:
-        yield Finding("name", name, "a name of its own that says what the method does", clause)
+        yield Finding(
+            SUBMISSION, "name", name, "a name of its own that says what the method does", clause
+        )
 
 
 def _verification(verification: Verification, record: Result, cells: int) -> Iterator[Finding]:
@@ -184,7 +184,7 @@ def _verification(verification: Verification, record: Result, cells: int) -> Ite
         cells: Number of prompts and configurations that have rows.
     """
     n = record.identity.n_facts
-    yield Finding("rows", verification.rows, verification.n * cells)
+    yield Finding(VERIFICATION, "rows", verification.rows, verification.n * cells)
     for name, most in (
         ("tolerance", TOLERANCES.get(record.identity.dtype, 0.0)),
         ("largest_difference", verification.tolerance),
@@ -192,11 +192,11 @@ def _verification(verification: Verification, record: Result, cells: int) -> Ite
         ("changed_hits", ceil(TIES * verification.rows)),
     ):
         if (value := getattr(verification, name)) > most:
-            yield Finding(name, value, f"at most {most}")
+            yield Finding(VERIFICATION, name, value, f"at most {most}")
     if not verification.counts(record):
         clause = f"only {verification.about} of {n} were run again"
         expected = f"all facts, or {SAMPLE} drawn afterwards; it stands as self-reported"
-        yield Finding("n", None, expected, clause, refuses=False)
+        yield Finding(VERIFICATION, "n", None, expected, clause, refuses=False)
 
 
 def _base_name(name: str) -> str:
@@ -227,51 +227,43 @@ _DIGITS = 12
 Key = tuple[object, ...]
 
 
-class Claim(NamedTuple):
-    """What the first entry that states it holds alone, or states for all others."""
+def claims(entry: Entry) -> Iterator[tuple[Key, str, Finding]]:
+    """No result twice, one spelling, method and origin of code per name, and one run of a method.
 
-    document: str
-    """Where it is stated."""
-    field: str
-    key: Key
-    value: str
-    """What all entries of the key have; the entry's folder where one alone has the key."""
-    clause: str
-    """The fault of another entry of the key, whose value and folder follow."""
-    expected: str
-
-
-def claims(entry: Entry) -> Iterator[Claim]:
-    """No result twice, one spelling, method and origin of code per name, and one run of a method."""
+    Yields:
+        What the first entry that has the key holds alone, or states for all others; what all
+        entries of the key have, the entry's folder where one alone has it; and the fault of another
+        entry of the key, whose value and folder follow.
+    """
     what, folder, submission = entry.result.identity, entry.folder.name, entry.submission
-    key: Key = ("id", entry.result.id[:_DIGITS])
-    yield Claim(RECORD, "id", key, folder, "the same result is", "each result once")
+    once = Finding(RECORD, "id", None, "each result once", "the same result is")
+    yield ("id", entry.result.id[:_DIGITS]), folder, once
     if submission is None:
         return
     name, code = submission.name, submission.code
     look, base, parameters = _skeleton(name), _base_name(name), dict(what.localizer.parameters)
     expected = "that very name, or one that is not mistaken for it"
-    yield Claim(SUBMISSION, "name", ("name", look), name, f"{name} looks like", expected)
+    yield ("name", look), name, Finding(SUBMISSION, "name", None, expected, f"{name} looks like")
     version = " ".join(part for part in what.localizer.version.split(" ") if part != "scan")
     for hidden in ("seed", *_HIDDEN):
         parameters.pop(hidden, None)
     method = f"{what.localizer.name} {version} with {canonical_json(parameters)}"
     clause = f"{name} is {shown(method)} here, and"
     expected = "one method, version and set of parameters under one name"
-    yield Claim(SUBMISSION, "name", ("method", look), method, clause, expected)
+    yield ("method", look), method, Finding(SUBMISSION, "name", None, expected, clause)
     package, _, version = code.partition("==")
     origin = re.sub(r"[-_.]+", "-", package).casefold()
     if not version:
         origin = code.rpartition("@")[0].casefold().rstrip("/").removesuffix(".git")
     expected = "one repository or package for a name"
     clause = f"{base} is from {origin} here, and from"
-    yield Claim(SUBMISSION, "code", ("code", _skeleton(base)), origin, clause, expected)
+    yield ("code", _skeleton(base)), origin, Finding(SUBMISSION, "code", None, expected, clause)
     cell = (what.weights.model_dump_json(), what.tokenizer, what.dataset.hash, what.limit)
-    for suite, prompt in product(suites_of(entry.result), what.prompts):
+    expected = "one run of a method for each pair, facts, prompt and seed"
+    for suite, prompt in product(entry.suites, what.prompts):
         key = ("run", look, suite, prompt, *cell, what.seeds)
         clause = f"{name} has a run of {suite} on {prompt}"
-        expected = "one run of a method for each pair, facts, prompt and seed"
-        yield Claim(RECORD, "identity", key, folder, clause, expected)
+        yield key, folder, Finding(RECORD, "identity", None, expected, clause)
 
 
 @dataclass
@@ -289,40 +281,47 @@ class Others:
     """Hashes of the documents and rows of entries on the board; None where there is no board to
     compare with."""
 
-    def changed(self, sent: Sent) -> Iterator[tuple[str, Finding]]:
+    def changed(self, sent: Sent) -> Iterator[Finding]:
         """What is on the board stays, and only who keeps it adds a verification, seeds and ties."""
         if self.board is None:
             return
         what, name = sent.entry.result.identity, sent.entry.folder.name
         before = self.board.get(name, {})
-        for document in (RECORD, FACTS, SUBMISSION, VERIFICATION):
-            was, now = before.get(document), sent.hashes.get(document)
-            if was is None and document == VERIFICATION and now is not None:
+        for file in (RECORD, FACTS, SUBMISSION, VERIFICATION):
+            was, now = before.get(file), sent.hashes.get(file)
+            if was is None and file == VERIFICATION and now is not None:
                 expected = "that of those who keep the board, who run kgbench rerun themselves"
-                yield document, Finding("file", None, expected, "it comes with the result")
+                yield Finding(file, "file", None, expected, "it comes with the result")
             elif before and was != now:
                 expected = "entries as they are, and new ones with them"
                 clause = "it is gone" if now is None else "it is another one than on the board"
-                yield document, Finding("file", None, expected, clause)
+                yield Finding(file, "file", None, expected, clause)
         if before:  # older entries stay, marked
             return
         if what.localizer.name in known().localizers and what.seeds != (0,):
             expected = "0: those who keep the board run further seeds of built-in methods"
-            yield RECORD, Finding("identity.seeds", list(what.seeds), expected)
+            yield Finding(RECORD, "identity.seeds", list(what.seeds), expected)
         if what.ties_count_for_the_target:
             expected = f"{known().metric_version}; run it again"
             clause = "it is 1, in which ties count for the method"
-            yield RECORD, Finding("identity.metric_version", None, expected, clause)
+            yield Finding(RECORD, "identity.metric_version", None, expected, clause)
 
-    def compared(self, sent: Sent) -> Iterator[tuple[str, Finding]]:
-        """Faults of an entry that is in order, and of those before it."""
+    def compared(self, sent: Sent) -> list[Finding]:
+        """Faults of an entry that is in order, and of those before it, up to the first refusal."""
+        findings = []
+        for finding in self._compared(sent):
+            findings.append(finding)
+            if finding.refuses:
+                break
+        return findings
+
+    def _compared(self, sent: Sent) -> Iterator[Finding]:
         entry = sent.entry
-        for claim in claims(entry):
-            value, where = self.claims.setdefault(claim.key, (claim.value, entry.folder.name))
-            if value != claim.value:
-                theirs = "" if value == where else f" {shown(value)}"
-                clause = f"{claim.clause}{theirs} in {where}"
-                yield claim.document, Finding(claim.field, None, claim.expected, clause)
+        for key, value, finding in claims(entry):
+            stated, where = self.claims.setdefault(key, (value, entry.folder.name))
+            if stated != value:
+                theirs = "" if stated == where else f" {shown(stated)}"
+                yield replace(finding, clause=f"{finding.clause}{theirs} in {where}")
         if entry.submission is not None:
             yield from self._copied(entry, sent.rows)
         what = entry.result.identity
@@ -335,10 +334,10 @@ class Others:
             # Nats by which answers may differ between machines.
             if fault := unlike(rows, first, 0.25 if "16" in what.dtype else 1e-2):
                 expected = f"the answers in {where}, since the models and texts are the same"
-                yield FACTS, Finding(fault[0], None, expected, f"{graft} on {prompt}: {fault[1]}")
+                yield Finding(FACTS, fault[0], None, expected, f"{graft} on {prompt}: {fault[1]}")
                 return
 
-    def _copied(self, entry: Entry, table: pa.Table) -> Iterator[tuple[str, Finding]]:
+    def _copied(self, entry: Entry, table: pa.Table) -> Iterator[Finding]:
         """The same ranks of facts under another name; built-in methods may agree to the bit.
 
         On a plant many methods find the same few sites, so that there their maps are compared too.
@@ -361,10 +360,10 @@ class Others:
                 part = "all" if share == 1 else f"{100 * share:.2f} % of"
                 clause = f"{part} ranks are those of {{}} in {other.folder.name}"
                 expected = "a method's own answers"
-                copy = Finding("rank", other.method, expected, clause, refuses=share == 1)
-                yield FACTS, copy
+                refuses = share == 1
+                yield Finding(FACTS, "rank", other.method, expected, clause, refuses)
                 break
-        others.append((entry, tuple(parts)))
+        others.append((replace(entry, home=None), tuple(parts)))  # without its rows
 
 
 def _shared(part: Array, other: Array) -> float:

@@ -13,8 +13,8 @@ from kgbench.errors import KgbenchError
 from kgbench.leaderboard.entries import BOARD_FACTS
 from kgbench.leaderboard.hits import METRIC
 from kgbench.leaderboard.known import known
-from kgbench.leaderboard.validate.files import Sent
-from kgbench.leaderboard.validate.findings import Finding
+from kgbench.leaderboard.limits import RECORD
+from kgbench.leaderboard.validate.files import Finding, Sent
 from kgbench.models import catalog
 from kgbench.records import Truth
 from kgbench.records.identity import AFTER_BLANKS
@@ -43,43 +43,43 @@ def _inputs(sent: Sent, strict: bool) -> Iterator[Finding]:
     if dataset is None:
         expected = f"the shipped ones: {', '.join(dataset_names())}"
         clause = "{} with these facts is not known here"
-        yield Finding("identity.dataset.name", stated.name, expected, clause, strict)
+        yield Finding(RECORD, "identity.dataset.name", stated.name, expected, clause, strict)
     else:
-        yield Finding("identity.dataset.n", stated.n, len(dataset.facts))
-        yield Finding("dropped", record.dropped, dict(dataset.dropped))
-        yield Finding("identity.dataset.name", stated.name, dataset.name, refuses=strict)
+        yield Finding(RECORD, "identity.dataset.n", stated.n, len(dataset.facts))
+        yield Finding(RECORD, "dropped", record.dropped, dict(dataset.dropped))
+        yield Finding(RECORD, "identity.dataset.name", stated.name, dataset.name, refuses=strict)
         for name, hash in what.prompts.items():
             try:
                 wording = prompt_hash(name, dataset)
             except KgbenchError:
                 wording = "a built-in prompt: see kgbench ls prompts"
-            yield Finding(f"identity.prompts.{name}", hash, wording, refuses=strict)
+            yield Finding(RECORD, f"identity.prompts.{name}", hash, wording, refuses=strict)
         first = BOARD_FACTS.get(sent.entry.suite)
         if strict and what.limit != first:
             facts = "all facts" if first is None else f"the first {first} facts (--limit {first})"
             expected = f"{facts}, to count in the means over cells of a board"
-            yield Finding("identity.limit", what.limit, expected, refuses=False)
+            yield Finding(RECORD, "identity.limit", what.limit, expected, refuses=False)
     pair = known().pairs.get(record.model)
     if catalog.published(record.model) is None:
         expected = "a pair of the catalog: see kgbench ls models"
-        yield Finding("model", record.model, expected, refuses=strict)
+        yield Finding(RECORD, "model", record.model, expected, refuses=strict)
     elif pair is None:
         expected = "a pair whose weights are shipped to compare with"
-        yield Finding("identity.weights", record.model, expected, refuses=False)
+        yield Finding(RECORD, "identity.weights", record.model, expected, refuses=False)
     else:
         weights = pair.weights.get(what.dtype, f"those of {', '.join(pair.weights)}")
-        yield Finding("identity.weights", what.weights.by_part, weights, refuses=strict)
-        yield Finding("identity.tokenizer", what.tokenizer, pair.tokenizer, refuses=strict)
+        yield Finding(RECORD, "identity.weights", what.weights.by_part, weights, refuses=strict)
+        yield Finding(RECORD, "identity.tokenizer", what.tokenizer, pair.tokenizer, refuses=strict)
     version, ranking = what.metric_version.removesuffix(AFTER_BLANKS), known().ranking_version
     if not what.ties_count_for_the_target:
-        yield Finding("identity.metric_version", version, metric)
+        yield Finding(RECORD, "identity.metric_version", version, metric)
     elif not strict:  # older entries stay, marked
         expected = f"{metric}, which counts ties against the method; run it again"
-        yield Finding("identity.metric_version", version, expected, refuses=False)
-    yield Finding("identity.ranking_version", what.ranking_version or ranking, ranking)
+        yield Finding(RECORD, "identity.metric_version", version, expected, refuses=False)
+    yield Finding(RECORD, "identity.ranking_version", what.ranking_version or ranking, ranking)
     if what.readout is not None:
         expected = "the first token of the answer: run it without --readout"
-        yield Finding("identity.readout", what.readout.name, expected)
+        yield Finding(RECORD, "identity.readout", what.readout.name, expected)
 
 
 _FINGERPRINT = re.compile(r" \S+ [0-9a-f]{16}$")
@@ -93,11 +93,11 @@ def _method(sent: Sent, strict: bool) -> Iterator[Finding]:
     builtin = known().localizers.get(method.name)
     seed = method.parameters.get("seed", 0)
     if seed not in (*what.seeds, 0):
-        yield Finding(f"{at}.parameters.seed", seed, "the seed of the run, by --seed")
+        yield Finding(RECORD, f"{at}.parameters.seed", seed, "the seed of the run, by --seed")
     if builtin is None:
         if not _FINGERPRINT.search(method.version):
             expected = "its version, class and the hash of its file, as kgbench eval writes it"
-            yield Finding(f"{at}.version", method.version, expected)
+            yield Finding(RECORD, f"{at}.version", method.version, expected)
     else:
         scans = builtin.kind == "intervention" and any(map(parse_top, what.configurations))
         clause = f"it is {{}}, unlike in the built-in {method.name}"
@@ -107,18 +107,20 @@ def _method(sent: Sent, strict: bool) -> Iterator[Finding]:
             ("kind", record.kind, builtin.kind),
             ("floor", record.floor, builtin.floor),
         ):
-            yield Finding(field, value, own, clause)
+            yield Finding(RECORD, field, value, own, clause)
         if "truth" in builtin.needs and truth is None:
-            yield Finding("identity.truth", None, f"one, for {method.name} needs --suite planted")
+            yield Finding(
+                RECORD, "identity.truth", None, f"one, for {method.name} needs --suite planted"
+            )
     if (truth is not None) != (BEST in what.configurations):
         expected = f"one exactly where {BEST!r} is among the configurations"
-        yield Finding("identity.truth", truth, expected)
+        yield Finding(RECORD, "identity.truth", truth, expected)
     if truth is not None:
         entry, plant = catalog.published(record.model), None
         if entry is not None and entry.plant is not None and sent.shipped.ground is not None:
             plant = Truth(plant=entry.plant, decoy=entry.decoy)
         clause = "{} is not that of a shipped plant on built-in prompts"
-        yield Finding("identity.truth", truth, plant, clause, strict)
+        yield Finding(RECORD, "identity.truth", truth, plant, clause, strict)
 
 
 def _ranking(sent: Sent) -> Iterator[Finding]:
@@ -133,21 +135,23 @@ def _ranking(sent: Sent) -> Iterator[Finding]:
         ("identity.ranking_version", what.ranking_version),
     ):
         if part is None if ranked else part is not None and not tops:
-            yield Finding(name, part, "a ranking of sites exactly where they are ranked")
+            yield Finding(RECORD, name, part, "a ranking of sites exactly where they are ranked")
     if ranking is not None and scores is not None:
         halves = ((what.n_facts + 1) // 2, what.n_facts // 2)
-        yield Finding("ranking.facts", ranking.facts, halves)
+        yield Finding(RECORD, "ranking.facts", ranking.facts, halves)
         sizes = chain.from_iterable(chain.from_iterable(g.values()) for g in ranking.sites.values())
         fit = ranking.sites.keys() <= what.prompts.keys() and {*sizes} <= {*range(len(scores) + 1)}
         if not fit:
             expected = f"the record's prompts, and at most {len(scores)} sites each"
-            yield Finding("ranking.sites", sorted(ranking.sites), expected, "it is of others: {}")
+            yield Finding(
+                RECORD, "ranking.sites", sorted(ranking.sites), expected, "it is of others: {}"
+            )
     if scores is not None and sent.shipped.sites is not None:
         others = {*sent.shipped.sites}.symmetric_difference(record.by_site or ())
         if others:
             clause = f"{len(others)} sites are missing or none of the pair's, such as {{}}"
             expected = f"the {len(sent.shipped.sites)} of the pair"
-            yield Finding("scores", min(map(str, others)), expected, clause)
+            yield Finding(RECORD, "scores", min(map(str, others)), expected, clause)
 
 
 def _suite(sent: Sent) -> Iterator[Finding]:
@@ -163,9 +167,9 @@ def _suite(sent: Sent) -> Iterator[Finding]:
         name = min(missing, key=lambda suite: len(missing[suite]))
         clause = f"{', '.join(missing[name])} of suite {name} were not run"
         expected = "all configurations of a suite, none left out"
-        yield Finding("identity.configurations", None, expected, clause)
+        yield Finding(RECORD, "identity.configurations", None, expected, clause)
     clause = f"it is {{}}: kgbench rerun RUN --metric {METRIC} --write computes figures on {METRIC}"
-    yield Finding("metric", record.metric, METRIC, clause)
+    yield Finding(RECORD, "metric", record.metric, METRIC, clause)
 
 
 def _cost(sent: Sent) -> Iterator[Finding]:
@@ -191,4 +195,4 @@ def _cost(sent: Sent) -> Iterator[Finding]:
         bounds.append(("scoring.seconds", scoring.seconds, 0, cost.seconds))
     for name, value, low, high in bounds:
         if not low <= value <= high:
-            yield Finding(f"cost.{name}", value, f"{low:g} to {high:g}, for what was run")
+            yield Finding(RECORD, f"cost.{name}", value, f"{low:g} to {high:g}, for what was run")

@@ -10,11 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kgbench.leaderboard.hits import TOP
-from kgbench.leaderboard.known import known_answers, own_facts
-from kgbench.leaderboard.validate.files import Sent
-from kgbench.leaderboard.validate.findings import Finding, shown
-from kgbench.records.fact_rows import KEYS, is_ordered
-from kgbench.sites import BASELINES
+from kgbench.leaderboard.limits import FACTS
+from kgbench.leaderboard.validate.files import Finding, Sent, shown
+from kgbench.records.fact_rows import is_ordered
 
 _NEAR = 1e-4
 """Nats by which probabilities computed in single precision may pass their bounds."""
@@ -26,10 +24,7 @@ _FLIPS = 0.01
 def row_findings(sent: Sent) -> Iterator[Finding]:
     """Each row by itself, all of them, and those that are known."""
     findings = [*_possible(sent.rows), *_complete(sent)]
-    yield from findings
-    known = sent.shipped.pair is not None and sent.shipped.dataset is own_facts(sent.entry.pair)
-    if known and not findings:
-        yield from _answers(sent)
+    yield from findings or _answers(sent)
 
 
 def _possible(table: pa.Table) -> Iterator[Finding]:
@@ -54,10 +49,10 @@ def _possible(table: pa.Table) -> Iterator[Finding]:
         if not holds.all():
             row = table.slice(int(np.argmin(holds)), 1).to_pylist()[0]
             clause = f"in {int((~holds).sum())} of {table.num_rows} rows, first in {{}}"
-            yield Finding(name, list(row.values()), expected, clause)
-    if not is_ordered(table) and table.group_by(KEYS).aggregate([]).num_rows != table.num_rows:
+            yield Finding(FACTS, name, list(row.values()), expected, clause)
+    if not is_ordered(table):  # rows are sorted, and do not ascend only where some are equal
         expected = "one row per prompt, configuration, fact and position"
-        yield Finding("rows", table.num_rows, expected, "of {} some stand twice")
+        yield Finding(FACTS, "rows", table.num_rows, expected, "of {} some stand twice")
 
 
 def _complete(sent: Sent) -> Iterator[Finding]:
@@ -71,11 +66,11 @@ def _complete(sent: Sent) -> Iterator[Finding]:
         (places.keys() - asked, "{} was not asked for", "no others"),
     ):
         for cell in sorted(cells)[:3]:
-            yield Finding("graft", cell, expected, clause)
+            yield Finding(FACTS, "graft", cell, expected, clause)
     for graft in sorted(record.not_applicable):
         if all((prompt, graft) in places for prompt in what.prompts):
             expected = "none on some, where the method cannot express it"
-            yield Finding("graft", graft, expected, "{} has rows on all prompts")
+            yield Finding(FACTS, "graft", graft, expected, "{} has rows on all prompts")
     for prompt, graft in sorted(places.keys() & asked):
         first = table.slice(*places.get((prompt, "PRE"), (0, 0)))
         rows = table.slice(*places[prompt, graft])
@@ -83,33 +78,31 @@ def _complete(sent: Sent) -> Iterator[Finding]:
             if rows.select(columns) != first.select(columns):
                 expected = "the same facts, positions and targets under all configurations"
                 clause = f"{{}} has {rows.num_rows} rows of another {name} than PRE"
-                yield Finding(name, (prompt, graft), expected, clause)
+                yield Finding(FACTS, name, (prompt, graft), expected, clause)
                 return
         if graft != "PRE":
             continue
         ids = set(rows["fact"].to_pylist())
         if not rows.num_rows == len(ids) == what.n_facts:
             expected = f"one position of each of {what.n_facts} facts, as the identity says"
-            yield Finding("fact", rows.num_rows, expected, f"{{}} rows of {len(ids)} facts")
+            yield Finding(FACTS, "fact", rows.num_rows, expected, f"{{}} rows of {len(ids)} facts")
         shipped = ids if dataset is None else {fact.id for fact in dataset.facts[: what.limit]}
         if strange := sorted(ids - shipped):
             clause = f"{len(strange)} are none of the data set's, such as {{}}"
-            yield Finding("fact", strange[0], "ids of its first facts", clause)
+            yield Finding(FACTS, "fact", strange[0], "ids of its first facts", clause)
 
 
 def _answers(sent: Sent) -> Iterator[Finding]:
     """The first answer of PRE or SFT that is not what is known of a shipped pair on its own facts."""
-    what, model = sent.entry.result.identity, sent.entry.pair
+    model = sent.entry.pair
     # Three digits of them are known; models that compute in 16 bits differ by more.
-    tolerance = 0.5 if "16" in what.dtype else 0.0105
-    for prompt, graft in product(what.prompts, BASELINES):
-        answers = known_answers(model, prompt, graft)
-        if answers is not None:
-            rows = sent.rows.slice(*sent.places.get((prompt, graft), (0, 0)))
-            if fault := unlike(rows, answers, tolerance, hits=True):
-                clause = f"{graft} on {prompt}: {fault[1]}"
-                yield Finding(fault[0], None, f"what is known of {model}", clause)
-                return
+    tolerance = 0.5 if "16" in sent.entry.result.identity.dtype else 0.0105
+    for (prompt, graft), answers in sent.shipped.answers.items():
+        rows = sent.rows.slice(*sent.places.get((prompt, graft), (0, 0)))
+        if fault := unlike(rows, answers, tolerance, hits=True):
+            clause = f"{graft} on {prompt}: {fault[1]}"
+            yield Finding(FACTS, fault[0], None, f"what is known of {model}", clause)
+            return
 
 
 def unlike(
