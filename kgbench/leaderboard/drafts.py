@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from kgbench.errors import InputError
 from kgbench.leaderboard.board_tables import Board, Line, Table
-from kgbench.leaderboard.build import RESULTS, make_leaderboard
+from kgbench.leaderboard.build import make_leaderboard
 from kgbench.leaderboard.entries import (
     Contract,
     Entry,
@@ -21,7 +21,7 @@ from kgbench.leaderboard.entries import (
     folder_name,
     read_entries,
 )
-from kgbench.leaderboard.folders import MethodFolder, changed, document_hash, rows_hash
+from kgbench.leaderboard.folders import RESULTS, MethodFolder, changed, document_hash, rows_hash
 from kgbench.leaderboard.known import known
 from kgbench.leaderboard.limits import RECORD, SUBMISSION
 from kgbench.leaderboard.validate import CheckedEntry, Finding, validate_entries

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,12 +17,14 @@ from kgbench.errors import DataError, InputError, UnknownNameError, first_fault
 from kgbench.leaderboard.folders import (
     Documents,
     MethodFolder,
+    document_hash,
     folders_below,
     inside_folder,
     read_folder,
+    rows_hash,
 )
 from kgbench.leaderboard.hits import PromptHits, hits_by_prompt
-from kgbench.leaderboard.known import judged_anew, planted_of
+from kgbench.leaderboard.known import Shipped, judged_anew, planted_of, shipped_of
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.records import (
     Planted,
@@ -36,7 +37,7 @@ from kgbench.records import (
     read_facts,
     read_record,
 )
-from kgbench.records.fact_rows import STORED, with_derived
+from kgbench.records.fact_rows import STORED, Spans, spans, with_derived
 from kgbench.sites.configurations import parse_top
 from kgbench.stats import with_figures
 
@@ -149,21 +150,6 @@ class Verification(Part):
 
 
 _P = TypeVar("_P", bound=Part)
-
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def schemas() -> dict[str, str]:
-    """The text of each schema by the name of its file, without the ending."""
-    texts = {}
-    for name, model in (
-        ("record", Result),
-        ("submission", Submission),
-        ("verification", Verification),
-    ):
-        schema = {"$schema": _DIALECT, **model.model_json_schema()}
-        texts[name] = json.dumps(schema, indent=1, ensure_ascii=False)
-    return texts
 
 
 # ------------------------------------------------------------------------------------------ entries
@@ -308,6 +294,22 @@ class Entry:
         if self.home is None:
             return hits_by_prompt(self.facts())
         return self.home.hits(self.folder.name)
+
+    @cached_property
+    def hashes(self) -> Mapping[str, str]:
+        """Of each document, and of the rows."""
+        hashes = {name: document_hash(value) for name, value in self.documents.items()}
+        return {**hashes, FACTS: rows_hash(self.rows())}
+
+    @cached_property
+    def places(self) -> Spans:
+        """Where its rows of each prompt and configuration are."""
+        return spans(self.rows())
+
+    @cached_property
+    def shipped(self) -> Shipped:
+        """What is known of its data and models."""
+        return shipped_of(self.result)
 
     def rows(self) -> pa.Table:
         """Its per-fact rows as stored."""

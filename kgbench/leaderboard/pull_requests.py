@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 
 from kgbench.errors import InputError
 from kgbench.hub import hub_errors
-from kgbench.leaderboard.build import MARKDOWN, RESULTS, make_leaderboard, render_markdown
+from kgbench.leaderboard.build import MARKDOWN, make_leaderboard, render_markdown
 from kgbench.leaderboard.entries import read_entries
-from kgbench.leaderboard.folders import ENTRIES
+from kgbench.leaderboard.folders import ENTRIES, RESULTS
 from kgbench.leaderboard.limits import FACTS
 from kgbench.records import write_whole
 

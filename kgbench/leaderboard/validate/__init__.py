@@ -67,7 +67,7 @@ def validate_entries(
     others, names = Others(board=None if board is None else {}), set()
     for before in entries_below(board, strict=False) if board and any(board.glob("*/*")) else ():
         sent = before.parse()
-        aliases = {before.folder, sent.entry.method if sent else before.folder}
+        aliases = {before.folder, sent.method if sent else before.folder}
         names |= aliases
         if sent is not None and others.board is not None and aliases.isdisjoint(withdrawn):
             others.board[before.folder] = sent.hashes
@@ -107,8 +107,7 @@ def check_entry(entry: CheckedEntry, others: Others, strict: bool) -> CheckedEnt
     entry.add(*chain(*alone, others.changed(sent), part_findings(sent, strict)))
     if entry.accepted:
         try:
-            record, home = sent.entry.record, entry.home or sent.entry.home
-            entry.entry = replace(sent.entry, result=record, home=home)
+            entry.entry = replace(sent, result=sent.record, home=entry.home or sent.home)
         except Exception as error:  # untrusted rows can raise any error
             clause = f"no figures can be made of them ({type(error).__name__}: {{}})"
             entry.add(Finding(FACTS, "rows", str(error), "", clause))

@@ -31,9 +31,10 @@ from kgbench.leaderboard.folders import rows_hash
 from kgbench.leaderboard.hits import COLUMNS
 from kgbench.leaderboard.known import known
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
-from kgbench.leaderboard.validate.files import Finding, Sent, shown
+from kgbench.leaderboard.validate.files import Finding, shown
 from kgbench.leaderboard.validate.rows import unlike
 from kgbench.records import Result, canonical_json
+from kgbench.resources import read_toml
 from kgbench.sites import BASELINES
 from kgbench.stats.rerun_comparison import TIES, TOLERANCES
 
@@ -48,19 +49,6 @@ _ARGUMENTS = re.compile(r"([^()]*[^() ]) \(([^()]+)\)")
 _LOOKALIKES = str.maketrans("01234578!|$@", "olzeastbllsa", " ._+=,()-")
 """What is read as a letter, and the marks between words, which are left out."""
 
-_CLAIMS = (
-    *("verif", "publish", "report", "yours", "offici", "baseline", "privileg", "review"),
-    *("confirm", "certif", "approv", "endors", "maintain", "rerun", "kgbench"),
-)
-"""Beginnings of words by which the board, or whoever keeps it, speaks of entries."""
-
-_STANDING = (
-    *("rank", "place", "number", "no", "first", "second", "third", "1st", "2nd", "3rd", "top"),
-    *("best", "winner", "leader", "champion", "sota", "one", "the", "our", "new", "method"),
-    *("localizer", "core", "team"),
-)
-"""Words that, by themselves or with numbers, rate a method and do not describe it."""
-
 _WHOLE = 8
 """Letters of a built-in method's name from which on no other name may contain it; a shorter one may
 not be a word of it."""
@@ -68,27 +56,19 @@ not be a word of it."""
 _ADDRESS = re.compile(r"[A-Za-z]\.[A-Za-z]")
 """What pages elsewhere may turn into a link."""
 
-_LOCAL = ("localhost", "local", "internal", "lan", "home", "intranet", "arpa")
-"""Last parts of names that mean another place on each machine."""
-
-_PLACEHOLDERS = frozenset(
-    ("you", "me", "owner", "user", "username", "yourname", "your-name", "org", "repository", "repo")
-)
-"""Names of owners and repositories in addresses that were not filled in."""
-
 _HIDDEN = ("truth",)
 """Parameters by which a method knows where facts were planted."""
 
 
-def part_findings(sent: Sent, strict: bool) -> Iterator[Finding]:
+def part_findings(entry: Entry, strict: bool) -> Iterator[Finding]:
     """Submission and verification are of this entry, which is in its place.
 
     Args:
-        sent: The entry.
+        entry: The entry.
         strict: Whether there must be a submission.
     """
-    place, result, hashes = sent.entry.folder, sent.entry.result, sent.hashes
-    submission, verification = sent.entry.submission, sent.entry.verification
+    place, result, hashes = entry.folder, entry.result, entry.hashes
+    submission, verification = entry.submission, entry.verification
     if strict and submission is None:
         yield Finding(
             SUBMISSION, "file", None, "the file that kgbench submit writes", "it is missing"
@@ -102,8 +82,8 @@ def part_findings(sent: Sent, strict: bool) -> Iterator[Finding]:
     if submission is not None:
         yield from _submission(submission, result)
     if verification is not None:
-        yield from _verification(verification, result, len(sent.places))
-    if strict and submission is not None and sent.entry.suites and place.name != str(place):
+        yield from _verification(verification, result, len(entry.places))
+    if strict and submission is not None and entry.suites and place.name != str(place):
         board, method, name = place.absolute().parts[-3:]  # a draft has no place yet
         yield Finding("", "folder", f"{board}/{method}", folder_name(result, submission.name))
         yield Finding("", "name", name, entry_name(result, submission.name))
@@ -112,13 +92,14 @@ def part_findings(sent: Sent, strict: bool) -> Iterator[Finding]:
 def _submission(submission: Submission, record: Result) -> Iterator[Finding]:
     """Name and code are those of the record's method, and lead a reader nowhere else."""
     method, name, code = record.identity.localizer, submission.name, submission.code
+    words = read_toml(__package__, "words")
     builtin = known().localizers.get(method.name)
     yield from _name_findings(record, name)
     for where, address in (("code", code.rpartition("@")[0]), ("paper", submission.paper or "")):
         parts = urlsplit(address)
         first, _, last = (parts.hostname or "").rstrip(".").rpartition(".")
-        placeholders = _PLACEHOLDERS.intersection(parts.path.lower().split("/"))
-        if address and (not first or last in _LOCAL or any(map(str.isdigit, last))):
+        placeholders = set(words["placeholders"]).intersection(parts.path.lower().split("/"))
+        if address and (not first or last in words["local_hosts"] or any(map(str.isdigit, last))):
             expected = "a public host by its name, such as https://github.com/OWNER/REPOSITORY"
             yield Finding(SUBMISSION, where, address, expected, "{} is on no public host")
         elif placeholders or first.rpartition(".")[2] == "example":
@@ -147,8 +128,8 @@ def _submission(submission: Submission, record: Result) -> Iterator[Finding]:
 def _name_findings(record: Result, name: str) -> Iterator[Finding]:
     """A name is neither a built-in method's nor a claim, with its own arguments in brackets."""
     method, base = record.identity.localizer, _base_name(name)
-    split = re.findall(r"[A-Za-z0-9]+", name)
-    words, standing = list(map(_letters, split)), set(map(_letters, _STANDING))
+    split, lists = re.findall(r"[A-Za-z0-9]+", name), read_toml(__package__, "words")
+    words, ratings = list(map(_letters, split)), set(map(_letters, lists["ratings"]))
     clauses = []
     if name != name.strip():
         clauses.append("{} begins or ends with a blank")
@@ -157,9 +138,9 @@ def _name_findings(record: Result, name: str) -> Iterator[Finding]:
             look = _skeleton(owner)
             if look in words or (len(look) >= _WHOLE and look in _skeleton(base)):
                 clauses.append(f"{{}} could be taken for the built-in {owner}, and is another")
-    if any(word.startswith(tuple(map(_letters, _CLAIMS))) for word in words):
+    if any(word.startswith(tuple(map(_letters, lists["claims"]))) for word in words):
         clauses.append("{} says who ran or endorsed it")
-    if words and all(w in standing or s.isdigit() for s, w in zip(split, words, strict=True)):
+    if words and all(w in ratings or s.isdigit() for s, w in zip(split, words, strict=True)):
         clauses.append("{} says how good the method is")
     if _ADDRESS.search(base):
         clauses.append("{} can be read as an address, by a dot between letters")
@@ -281,14 +262,14 @@ class Others:
     """Hashes of the documents and rows of entries on the board; None where there is no board to
     compare with."""
 
-    def changed(self, sent: Sent) -> Iterator[Finding]:
+    def changed(self, entry: Entry) -> Iterator[Finding]:
         """What is on the board stays, and only who keeps it adds a verification, seeds and ties."""
         if self.board is None:
             return
-        what, name = sent.entry.result.identity, sent.entry.folder.name
+        what, name = entry.result.identity, entry.folder.name
         before = self.board.get(name, {})
         for file in (RECORD, FACTS, SUBMISSION, VERIFICATION):
-            was, now = before.get(file), sent.hashes.get(file)
+            was, now = before.get(file), entry.hashes.get(file)
             if was is None and file == VERIFICATION and now is not None:
                 expected = "that of those who keep the board, who run kgbench rerun themselves"
                 yield Finding(file, "file", None, expected, "it comes with the result")
@@ -306,29 +287,29 @@ class Others:
             clause = "it is 1, in which ties count for the method"
             yield Finding(RECORD, "identity.metric_version", None, expected, clause)
 
-    def compared(self, sent: Sent) -> list[Finding]:
+    def compared(self, entry: Entry) -> list[Finding]:
         """Faults of an entry that is in order, and of those before it, up to the first refusal."""
         findings = []
-        for finding in self._compared(sent):
+        for finding in self._compared(entry):
             findings.append(finding)
             if finding.refuses:
                 break
         return findings
 
-    def _compared(self, sent: Sent) -> Iterator[Finding]:
-        entry = sent.entry
+    def _compared(self, entry: Entry) -> Iterator[Finding]:
+        table = entry.rows()
         for key, value, finding in claims(entry):
             stated, where = self.claims.setdefault(key, (value, entry.folder.name))
             if stated != value:
                 theirs = "" if stated == where else f" {shown(stated)}"
                 yield replace(finding, clause=f"{finding.clause}{theirs} in {where}")
         if entry.submission is not None:
-            yield from self._copied(entry, sent.rows)
+            yield from self._copied(entry, table)
         what = entry.result.identity
         donors = sorted(what.weights.donors.items())
         weights = (what.weights.recipient, *donors, what.tokenizer, what.dtype)
         for (prompt, hash), graft in product(what.prompts.items(), BASELINES):
-            rows = sent.rows.slice(*sent.places.get((prompt, graft), (0, 0)))
+            rows = table.slice(*entry.places.get((prompt, graft), (0, 0)))
             key = (weights, hash, graft, what.dataset.name)
             first, where = self.answers.setdefault(key, (rows, entry.folder.name))
             # Nats by which answers may differ between machines.

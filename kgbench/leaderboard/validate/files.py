@@ -22,22 +22,20 @@ from kgbench.leaderboard.folders import (
     ENTRIES,
     ENTRY,
     NAME,
+    RESULTS,
     ROWS,
     MethodFolder,
-    document_hash,
     entry_line,
     lines,
     named_documents,
     read_regular,
-    rows_hash,
     rows_of,
 )
-from kgbench.leaderboard.known import Shipped, shipped_of
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.sandbox import SANDBOX
 from kgbench.leaderboard.validate.documents import SubmittedResult
 from kgbench.records import Record, Result, Strict, canonical_json
-from kgbench.records.fact_rows import STORED, Spans, in_order, spans
+from kgbench.records.fact_rows import STORED, in_order
 from kgbench.records.identity import private_kind, texts_in, texts_of
 
 DOCUMENTS: Mapping[str, type[Strict]] = {
@@ -48,9 +46,6 @@ DOCUMENTS: Mapping[str, type[Strict]] = {
 
 MADE = Record.model_fields.keys() - Result.model_fields.keys()
 """Fields of a run's record that follow from its rows, and from its map and plant."""
-
-RESULTS = "results"
-"""The folder of a leaderboard that holds the entries."""
 
 _FIT = "letters, digits and . _ + -, at most 120"
 _MARKUP = re.compile(r"<[A-Za-z/!?]|&#|\b(javascript|vbscript|data)\s*:", re.IGNORECASE)
@@ -116,22 +111,6 @@ def shown_name(name: str) -> str:
     return name if _HARMLESS.fullmatch(name) else shown(name)
 
 
-@dataclass(frozen=True, eq=False)
-class Sent:
-    """An entry as it was sent, parsed."""
-
-    entry: Entry
-    """With its rows in memory."""
-    rows: pa.Table
-    """Its per-fact rows, sorted."""
-    places: Spans
-    """Where those of each prompt and configuration are."""
-    hashes: Mapping[str, str]
-    """Of each document, and of the rows."""
-    shipped: Shipped
-    """What is known of its data and models."""
-
-
 @dataclass
 class CheckedEntry:
     """The documents of one entry, its rows as far as they read, and the findings on them."""
@@ -175,23 +154,19 @@ class CheckedEntry:
             wrong = str(error) if isinstance(error, DataError) else ascii(str(error)[:100])
             self.add(Finding(file, field, None, expected, wrong))
 
-    def parse(self) -> Sent | None:
-        """The entry, where all of its documents and its rows read."""
+    def parse(self) -> Entry | None:
+        """The entry with its rows in memory, where all of its documents and its rows read."""
         parts: dict[str, Any] = {}
         for name, raw in self.documents.items():
             parts[name], findings = parsed(name, raw)
             self.add(*findings)
         if None in parts.values() or self.table is None or RECORD not in parts:
             return None
-        rows = in_order(self.table)
-        places = spans(rows)
-        hashes = {name: document_hash(value) for name, value in self.documents.items()}
-        hashes[FACTS] = rows_hash(rows)
-        path = self.home.path if self.home else Path()
+        path, rows = self.home.path if self.home else Path(), in_order(self.table)
         home = MethodFolder(path, {self.folder: self.documents}, {self.folder: rows})
         submission, verification = parts.get(SUBMISSION), parts.get(VERIFICATION)
         self.entry = Entry(path / self.folder, parts[RECORD], submission, verification, home)
-        return Sent(self.entry, rows, places, hashes, shipped_of(self.entry.result))
+        return self.entry
 
 
 # --------------------------------------------------------------------------------------- documents

@@ -10,35 +10,35 @@ import pyarrow.compute as pc
 
 from kgbench.data import dataset_names, prompt_hash
 from kgbench.errors import KgbenchError
-from kgbench.leaderboard.entries import BOARD_FACTS
+from kgbench.leaderboard.entries import BOARD_FACTS, Entry
 from kgbench.leaderboard.hits import METRIC
 from kgbench.leaderboard.known import known
 from kgbench.leaderboard.limits import RECORD
-from kgbench.leaderboard.validate.files import Finding, Sent
+from kgbench.leaderboard.validate.files import Finding
 from kgbench.models import catalog
 from kgbench.records import Truth
 from kgbench.records.identity import AFTER_BLANKS
 from kgbench.sites.configurations import BEST, parse_top
 
 
-def record_findings(sent: Sent, strict: bool) -> Iterator[Finding]:
+def record_findings(entry: Entry, strict: bool) -> Iterator[Finding]:
     """Data, models, method, ranking and cost.
 
     Args:
-        sent: The entry.
+        entry: The entry.
         strict: Whether results are refused that are of unknown data or models, or of no suite.
     """
-    yield from _inputs(sent, strict)
-    yield from _method(sent, strict)
-    yield from _ranking(sent)
-    yield from _cost(sent)
+    yield from _inputs(entry, strict)
+    yield from _method(entry, strict)
+    yield from _ranking(entry)
+    yield from _cost(entry)
     if strict:
-        yield from _suite(sent)
+        yield from _suite(entry)
 
 
-def _inputs(sent: Sent, strict: bool) -> Iterator[Finding]:
+def _inputs(entry: Entry, strict: bool) -> Iterator[Finding]:
     """Facts, prompts, weights and tokenizer are the shipped ones, and versions the present ones."""
-    record, dataset = sent.entry.result, sent.shipped.dataset
+    record, dataset = entry.result, entry.shipped.dataset
     what, stated, metric = record.identity, record.identity.dataset, known().metric_version
     if dataset is None:
         expected = f"the shipped ones: {', '.join(dataset_names())}"
@@ -54,7 +54,7 @@ def _inputs(sent: Sent, strict: bool) -> Iterator[Finding]:
             except KgbenchError:
                 wording = "a built-in prompt: see kgbench ls prompts"
             yield Finding(RECORD, f"identity.prompts.{name}", hash, wording, refuses=strict)
-        first = BOARD_FACTS.get(sent.entry.suite)
+        first = BOARD_FACTS.get(entry.suite)
         if strict and what.limit != first:
             facts = "all facts" if first is None else f"the first {first} facts (--limit {first})"
             expected = f"{facts}, to count in the means over cells of a board"
@@ -86,9 +86,9 @@ _FINGERPRINT = re.compile(r" \S+ [0-9a-f]{16}$")
 """End of the version of a method that is not built in: its class, and the hash of its file."""
 
 
-def _method(sent: Sent, strict: bool) -> Iterator[Finding]:
+def _method(entry: Entry, strict: bool) -> Iterator[Finding]:
     """A built-in method is as it is built in, and a truth is one that is known."""
-    record, what, at = sent.entry.result, sent.entry.result.identity, "identity.localizer"
+    record, what, at = entry.result, entry.result.identity, "identity.localizer"
     method, truth = what.localizer, what.truth
     builtin = known().localizers.get(method.name)
     seed = method.parameters.get("seed", 0)
@@ -116,16 +116,16 @@ def _method(sent: Sent, strict: bool) -> Iterator[Finding]:
         expected = f"one exactly where {BEST!r} is among the configurations"
         yield Finding(RECORD, "identity.truth", truth, expected)
     if truth is not None:
-        entry, plant = catalog.published(record.model), None
-        if entry is not None and entry.plant is not None and sent.shipped.ground is not None:
-            plant = Truth(plant=entry.plant, decoy=entry.decoy)
+        pair, plant = catalog.published(record.model), None
+        if pair is not None and pair.plant is not None and entry.shipped.ground is not None:
+            plant = Truth(plant=pair.plant, decoy=pair.decoy)
         clause = "{} is not that of a shipped plant on built-in prompts"
         yield Finding(RECORD, "identity.truth", truth, plant, clause, strict)
 
 
-def _ranking(sent: Sent) -> Iterator[Finding]:
+def _ranking(entry: Entry) -> Iterator[Finding]:
     """A ranking is there where configurations are filled by one, and a shipped pair's map whole."""
-    record, what = sent.entry.result, sent.entry.result.identity
+    record, what = entry.result, entry.result.identity
     ranking, scores = record.ranking, record.scores
     tops = [graft for graft in what.configurations if parse_top(graft) is not None]
     ranked = any(graft not in record.not_applicable for graft in tops)
@@ -146,17 +146,17 @@ def _ranking(sent: Sent) -> Iterator[Finding]:
             yield Finding(
                 RECORD, "ranking.sites", sorted(ranking.sites), expected, "it is of others: {}"
             )
-    if scores is not None and sent.shipped.sites is not None:
-        others = {*sent.shipped.sites}.symmetric_difference(record.by_site or ())
+    if scores is not None and entry.shipped.sites is not None:
+        others = {*entry.shipped.sites}.symmetric_difference(record.by_site or ())
         if others:
             clause = f"{len(others)} sites are missing or none of the pair's, such as {{}}"
-            expected = f"the {len(sent.shipped.sites)} of the pair"
+            expected = f"the {len(entry.shipped.sites)} of the pair"
             yield Finding(RECORD, "scores", min(map(str, others)), expected, clause)
 
 
-def _suite(sent: Sent) -> Iterator[Finding]:
+def _suite(entry: Entry) -> Iterator[Finding]:
     """All configurations of a suite were asked for, and ratios are of the board's metric."""
-    record = sent.entry.result
+    record = entry.result
     kind = record.kind if record.kind == "scoring" else f"{record.kind} {record.floor}"
     missing = {}
     for name, by_kind in known().suites.items():
@@ -172,17 +172,17 @@ def _suite(sent: Sent) -> Iterator[Finding]:
     yield Finding(RECORD, "metric", record.metric, METRIC, clause)
 
 
-def _cost(sent: Sent) -> Iterator[Finding]:
+def _cost(entry: Entry) -> Iterator[Finding]:
     """The cost is possible; time, plain forwards and token rows go together."""
-    cost, scoring = sent.entry.result.cost, sent.entry.result.cost.scoring
-    read = sent.rows.filter(pc.equal(sent.rows["graft"], "PRE"))["position"]
+    cost, scoring, table = entry.result.cost, entry.result.cost.scoring, entry.rows()
+    read = table.filter(pc.equal(table["graft"], "PRE"))["position"]
     # Token rows of a plain forward: an answer is read after all tokens before it.
     plain = max(1, (pc.sum(read).as_py() or 0) + len(read))
     computed = cost.token_rows + (scoring.token_rows if scoring else 0)
     rows, second = computed / plain, cost.seconds / plain
     ratio = cost.plain_forward_ratio.value or 0.0
     # PRE and SFT share no computation, so that each prompt is read at least twice.
-    most = 2e4 * plain * len(sent.entry.result.identity.configurations)
+    most = 2e4 * plain * len(entry.result.identity.configurations)
     bounds = [
         ("forwards", cost.forwards, 1, computed),  # each has a token row
         ("token_rows", cost.token_rows, 2 * plain, most),

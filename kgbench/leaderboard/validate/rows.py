@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import TOP
 from kgbench.leaderboard.limits import FACTS
-from kgbench.leaderboard.validate.files import Finding, Sent, shown
+from kgbench.leaderboard.validate.files import Finding, shown
 from kgbench.records.fact_rows import is_ordered
 
 _NEAR = 1e-4
@@ -21,10 +22,10 @@ _FLIPS = 0.01
 """Share of hits of PRE and SFT, plus one hit, that may differ as near ties do between machines."""
 
 
-def row_findings(sent: Sent) -> Iterator[Finding]:
+def row_findings(entry: Entry) -> Iterator[Finding]:
     """Each row by itself, all of them, and those that are known."""
-    findings = [*_possible(sent.rows), *_complete(sent)]
-    yield from findings or _answers(sent)
+    findings = [*_possible(entry.rows()), *_complete(entry)]
+    yield from findings or _answers(entry)
 
 
 def _possible(table: pa.Table) -> Iterator[Finding]:
@@ -55,9 +56,10 @@ def _possible(table: pa.Table) -> Iterator[Finding]:
         yield Finding(FACTS, "rows", table.num_rows, expected, "of {} some stand twice")
 
 
-def _complete(sent: Sent) -> Iterator[Finding]:
+def _complete(entry: Entry) -> Iterator[Finding]:
     """The rows are all facts under all configurations, with the same targets."""
-    record, dataset, table, places = sent.entry.result, sent.shipped.dataset, sent.rows, sent.places
+    record, dataset = entry.result, entry.shipped.dataset
+    table, places = entry.rows(), entry.places
     what = record.identity
     asked = set(product(what.prompts, what.configurations))
     excused = set(product(what.prompts, record.not_applicable))
@@ -92,13 +94,13 @@ def _complete(sent: Sent) -> Iterator[Finding]:
             yield Finding(FACTS, "fact", strange[0], "ids of its first facts", clause)
 
 
-def _answers(sent: Sent) -> Iterator[Finding]:
+def _answers(entry: Entry) -> Iterator[Finding]:
     """The first answer of PRE or SFT that is not what is known of a shipped pair on its own facts."""
-    model = sent.entry.pair
+    model, table = entry.pair, entry.rows()
     # Three digits of them are known; models that compute in 16 bits differ by more.
-    tolerance = 0.5 if "16" in sent.entry.result.identity.dtype else 0.0105
-    for (prompt, graft), answers in sent.shipped.answers.items():
-        rows = sent.rows.slice(*sent.places.get((prompt, graft), (0, 0)))
+    tolerance = 0.5 if "16" in entry.result.identity.dtype else 0.0105
+    for (prompt, graft), answers in entry.shipped.answers.items():
+        rows = table.slice(*entry.places.get((prompt, graft), (0, 0)))
         if fault := unlike(rows, answers, tolerance, hits=True):
             clause = f"{graft} on {prompt}: {fault[1]}"
             yield Finding(FACTS, fault[0], None, f"what is known of {model}", clause)
