@@ -19,7 +19,6 @@ from kgbench.leaderboard.entries import (
     Submission,
     entry_name,
     folder_name,
-    read_entries,
 )
 from kgbench.leaderboard.folders import RESULTS, MethodFolder, changed, document_hash, rows_hash
 from kgbench.leaderboard.known import known
@@ -128,14 +127,15 @@ def _code(record: Record) -> str:
     )
 
 
-def checked(entries: Sequence[Entry], root: Path) -> list[CheckedEntry]:
+def checked(entries: Sequence[Entry], before: Sequence[Entry], root: Path) -> list[CheckedEntry]:
     """Entries, checked against those on the board as strictly as the board's own check.
 
     Args:
         entries: Those of `drafts`.
+        before: Those on the board.
         root: The leaderboard's folder.
     """
-    there = {entry.folder.name for entry in read_entries(root / RESULTS)}
+    there = {entry.folder.name for entry in before}
     drafted = [CheckedEntry(e.folder.name, dict(e.documents), e.rows()) for e in entries]
     for draft in validate_entries(drafted, strict=True, board=root / RESULTS):
         if draft.folder in there:  # what was submitted before is not replaced
@@ -175,16 +175,14 @@ def publish(entries: Sequence[Entry], root: Path) -> list[Path]:
     return places
 
 
-def standings(new: Sequence[Entry], root: Path) -> list[Standing]:
+def standings(new: Sequence[Entry], before: Sequence[Entry]) -> list[Standing]:
     """The tables that rank new entries: means, or single cells where a method has no mean.
 
     Args:
         new: Those of `drafts`.
-        root: The leaderboard's folder.
+        before: Those on the board.
     """
-    ids = {entry.result.id for entry in new}
-    before = [e for e in read_entries(root / RESULTS) if e.result.id not in ids]
-    shown = []
+    ids, shown = {entry.result.id for entry in new}, []
     for board in make_leaderboard([*before, *new]).boards:
         means, cells, others = list[Standing](), list[Standing](), list[Standing]()
         for table in board.tables:

@@ -52,8 +52,8 @@ def repository(target: str, root: Path) -> Iterator[tuple[Path, Propose]]:
         The leaderboard's folder in the copy, and what commits entries that were added to it.
 
     Raises:
-        InputError: The repository is refused or cannot be reached, has no results at `root` or,
-            as a folder, changes that are not committed; git or a token is missing.
+        InputError: The repository is refused or cannot be reached, or has no results at `root`; git
+            or a token is missing.
     """
     if root.is_absolute() or ".." in root.parts:
         raise InputError(
@@ -70,7 +70,7 @@ def repository(target: str, root: Path) -> Iterator[tuple[Path, Propose]]:
                 "hf://datasets/ORG/NAME"
             )
         else:
-            commit = _clone(target, place, root)
+            commit = _clone(target, place)
         if not (place / root / RESULTS).is_dir():
             raise InputError(
                 f"{target} is no leaderboard: expected a folder {(root / RESULTS).as_posix()!r} "
@@ -94,13 +94,7 @@ def repository(target: str, root: Path) -> Iterator[tuple[Path, Propose]]:
 # ---------------------------------------------------------------------------------------------- git
 
 
-def _clone(target: str, place: Path, root: Path) -> Commit:
-    if Path(target, ".git").exists() and _git(
-        Path(target), "status", "--porcelain", "--", str(root)
-    ):
-        raise InputError(
-            f"{target} has changes in {root} that are not committed: commit them first"
-        )
+def _clone(target: str, place: Path) -> Commit:
     # Links of the repository become plain files, so that none leads out of the copy.
     plain = ("-c", "core.symlinks=false", "-c", "core.autocrlf=false")
     _git(Path(), "clone", "--quiet", "--depth", "1", *plain, "--", target, str(place))

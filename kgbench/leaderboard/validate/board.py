@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from math import ceil
 from typing import Any
@@ -42,6 +43,7 @@ Array = np.ndarray[Any, Any]
 
 # ------------------------------------------------------------------------------------ submission
 
+_of_submission = partial(Finding, SUBMISSION)
 
 _ARGUMENTS = re.compile(r"([^()]*[^() ]) \(([^()]+)\)")
 """A name that ends with arguments in brackets."""
@@ -101,12 +103,12 @@ def _submission(submission: Submission, record: Result) -> Iterator[Finding]:
         placeholders = set(words["placeholders"]).intersection(parts.path.lower().split("/"))
         if address and (not first or last in words["local_hosts"] or any(map(str.isdigit, last))):
             expected = "a public host by its name, such as https://github.com/OWNER/REPOSITORY"
-            yield Finding(SUBMISSION, where, address, expected, "{} is on no public host")
+            yield _of_submission(where, address, expected, "{} is on no public host")
         elif placeholders or first.rpartition(".")[2] == "example":
             expected = "the address where the method can be read"
-            yield Finding(SUBMISSION, where, address, expected, "{} is a placeholder")
+            yield _of_submission(where, address, expected, "{} is a placeholder")
     if builtin is not None:
-        yield Finding(SUBMISSION, "code", code, f"kgbench=={record.provenance.kgbench}")
+        yield _of_submission("code", code, f"kgbench=={record.provenance.kgbench}")
         if builtin.baseline:
             yield Finding(
                 SUBMISSION, "name", name, method.name, "a point of reference is called {}"
@@ -114,7 +116,7 @@ def _submission(submission: Submission, record: Result) -> Iterator[Finding]:
         return
     if code.startswith("kgbench=="):
         expected = "URL@COMMIT or PACKAGE==VERSION of the method's own code: it is not built in"
-        yield Finding(SUBMISSION, "code", code, expected)
+        yield _of_submission("code", code, expected)
     truth = record.identity.truth
     secrets = () if truth is None else (truth.plant, truth.decoy)
     for key, value in method.parameters.items():

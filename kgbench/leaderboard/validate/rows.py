@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -20,6 +21,8 @@ _NEAR = 1e-4
 
 _FLIPS = 0.01
 """Share of hits of PRE and SFT, plus one hit, that may differ as near ties do between machines."""
+
+_of_rows = partial(Finding, FACTS)
 
 
 def row_findings(entry: Entry) -> Iterator[Finding]:
@@ -50,10 +53,10 @@ def _possible(table: pa.Table) -> Iterator[Finding]:
         if not holds.all():
             row = table.slice(int(np.argmin(holds)), 1).to_pylist()[0]
             clause = f"in {int((~holds).sum())} of {table.num_rows} rows, first in {{}}"
-            yield Finding(FACTS, name, list(row.values()), expected, clause)
+            yield _of_rows(name, list(row.values()), expected, clause)
     if not is_ordered(table):  # rows are sorted, and do not ascend only where some are equal
         expected = "one row per prompt, configuration, fact and position"
-        yield Finding(FACTS, "rows", table.num_rows, expected, "of {} some stand twice")
+        yield _of_rows("rows", table.num_rows, expected, "of {} some stand twice")
 
 
 def _complete(entry: Entry) -> Iterator[Finding]:
@@ -68,11 +71,11 @@ def _complete(entry: Entry) -> Iterator[Finding]:
         (places.keys() - asked, "{} was not asked for", "no others"),
     ):
         for cell in sorted(cells)[:3]:
-            yield Finding(FACTS, "graft", cell, expected, clause)
+            yield _of_rows("graft", cell, expected, clause)
     for graft in sorted(record.not_applicable):
         if all((prompt, graft) in places for prompt in what.prompts):
             expected = "none on some, where the method cannot express it"
-            yield Finding(FACTS, "graft", graft, expected, "{} has rows on all prompts")
+            yield _of_rows("graft", graft, expected, "{} has rows on all prompts")
     for prompt, graft in sorted(places.keys() & asked):
         first = table.slice(*places.get((prompt, "PRE"), (0, 0)))
         rows = table.slice(*places[prompt, graft])
@@ -80,18 +83,18 @@ def _complete(entry: Entry) -> Iterator[Finding]:
             if rows.select(columns) != first.select(columns):
                 expected = "the same facts, positions and targets under all configurations"
                 clause = f"{{}} has {rows.num_rows} rows of another {name} than PRE"
-                yield Finding(FACTS, name, (prompt, graft), expected, clause)
+                yield _of_rows(name, (prompt, graft), expected, clause)
                 return
         if graft != "PRE":
             continue
         ids = set(rows["fact"].to_pylist())
         if not rows.num_rows == len(ids) == what.n_facts:
             expected = f"one position of each of {what.n_facts} facts, as the identity says"
-            yield Finding(FACTS, "fact", rows.num_rows, expected, f"{{}} rows of {len(ids)} facts")
+            yield _of_rows("fact", rows.num_rows, expected, f"{{}} rows of {len(ids)} facts")
         shipped = ids if dataset is None else {fact.id for fact in dataset.facts[: what.limit]}
         if strange := sorted(ids - shipped):
             clause = f"{len(strange)} are none of the data set's, such as {{}}"
-            yield Finding(FACTS, "fact", strange[0], "ids of its first facts", clause)
+            yield _of_rows("fact", strange[0], "ids of its first facts", clause)
 
 
 def _answers(entry: Entry) -> Iterator[Finding]:
@@ -103,7 +106,7 @@ def _answers(entry: Entry) -> Iterator[Finding]:
         rows = table.slice(*entry.places.get((prompt, graft), (0, 0)))
         if fault := unlike(rows, answers, tolerance, hits=True):
             clause = f"{graft} on {prompt}: {fault[1]}"
-            yield Finding(FACTS, fault[0], None, f"what is known of {model}", clause)
+            yield _of_rows(fault[0], None, f"what is known of {model}", clause)
             return
 
 
