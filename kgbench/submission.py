@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -195,13 +194,9 @@ def submit(
         path = os.fspath(run.path if isinstance(run, Run) else run)
         stored = load_record(path, folder_of(output_dir))
         records[stored.record.id] = stored
-    with ExitStack() as stack:
-        board, propose = Path(root), None
-        if open_pr is not None:
-            board, propose = stack.enter_context(repository(open_pr, board))
+    with repository(open_pr, Path(root)) as (board, propose):
         contracts = {id: _tried(run.record, localizer) for id, run in records.items()}
-        tried = {id: outcome for id, outcome in contracts.items() if not isinstance(outcome, str)}
-        prepared = drafts(list(records.values()), tried, name, code, paper)
+        prepared = drafts(list(records.values()), contracts, name, code, paper)
         before = list(read_entries(board / BOARD))
         submitted = Submitted(checked(prepared, before, board), contracts)
         if not submitted.accepted:

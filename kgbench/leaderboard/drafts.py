@@ -54,7 +54,7 @@ class Standing:
 
 def drafts(
     runs: Sequence[StoredRecord],
-    contracts: Mapping[str, Contract],
+    contracts: Mapping[str, Contract | str],
     name: str | None = None,
     code: str | None = None,
     paper: str | None = None,
@@ -63,7 +63,7 @@ def drafts(
 
     Args:
         runs: Recorded runs.
-        contracts: Contract test results by id of the record, of those methods that were tested.
+        contracts: Contract test results by id of the record, or why a method was not tested.
         name: The method's name on the board; by default the localizer's.
         code: Where its code is; by default the kgbench that ran, or the installed package that
             holds the localizer.
@@ -81,8 +81,8 @@ def drafts(
                 f"run {record.id[:12]} is of written texts, and boards compare the first token of "
                 "the answer: run it without --readout"
             )
-        rows = facts.select(STORED.names)
-        document = record.document()
+        rows, document = facts.select(STORED.names), record.document()
+        contract = contracts.get(record.id)
         about: dict[str, Any] = {
             "record": record.id,
             "record_hash": document_hash(document),
@@ -90,7 +90,7 @@ def drafts(
             "name": name or record.identity.localizer.name,
             "code": code or _code(record),
             "paper": paper,
-            "contract": contracts.get(record.id),
+            "contract": None if isinstance(contract, str) else contract,
         }
         submission = _submission(about)
         documents = {RECORD: document, SUBMISSION: submission.to_json()}

@@ -41,11 +41,12 @@ Commit = Callable[[str, str, Sequence[str]], str]
 
 
 @contextmanager
-def repository(target: str, root: Path) -> Iterator[tuple[Path, Propose]]:
+def repository(target: str | None, root: Path) -> Iterator[tuple[Path, Propose | None]]:
     """A copy of a repository of results.
 
     Args:
-        target: URL or path of a git repository, or `hf://datasets/ORG/NAME`.
+        target: URL or path of a git repository, or `hf://datasets/ORG/NAME`; None of this machine's
+            own folder, which is not copied.
         root: The leaderboard's folder in it.
 
     Yields:
@@ -55,6 +56,9 @@ def repository(target: str, root: Path) -> Iterator[tuple[Path, Propose]]:
         InputError: The repository is refused or cannot be reached, or has no results at `root`; git
             or a token is missing.
     """
+    if target is None:
+        yield root, None
+        return
     if root.is_absolute() or ".." in root.parts:
         raise InputError(
             f"--root {str(root)!r} leads out of the repository: give the leaderboard's folder "
