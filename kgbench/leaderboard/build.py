@@ -240,7 +240,7 @@ def board_pages(root: Path, own: Sequence[Entry] = ()) -> dict[str, bytes]:
 def own_entries(folder: Path) -> list[Entry]:
     """Runs of a folder, each once; one that is damaged gives a warning."""
     stored = RecordStore(folder).scan()
-    return list({run.record.id: Entry(run.path, run.record, None, None) for run in stored}.values())
+    return list({run.record.id: Entry(run.path, run.record) for run in stored}.values())
 
 
 Pages = Callable[[str], bytes | None]

@@ -194,9 +194,9 @@ class Entry:
     """Its folder; on the board the method folder and the entry's name."""
     result: Result
     """What was measured; of a run's own folder its record."""
-    submission: Submission | None
+    submission: Submission | None = None
     """None of a reader's own run, which was never submitted."""
-    verification: Verification | None
+    verification: Verification | None = None
     home: MethodFolder | None = None
     """The method folder that it is in; None of a run's own folder."""
 
@@ -393,7 +393,7 @@ def read_run(folder: Path) -> Entry:
     Raises:
         DataError: If the record does not read.
     """
-    return Entry(folder, read_record(folder).record, None, None)
+    return Entry(folder, read_record(folder).record)
 
 
 def _entry(folder: MethodFolder, name: str) -> Entry:
@@ -435,7 +435,8 @@ def find_run(run: str | os.PathLike[str], results: Path) -> Entry:
     text = os.fspath(run)
     if inside_folder(Path(text)) is None:
         try:
-            return read_run(load_record(text, results).path)
+            stored = load_record(text, results)
+            return Entry(stored.path, stored.record)
         except UnknownNameError:
             if not ENTRIES.is_dir():
                 raise
