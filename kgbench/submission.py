@@ -6,8 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 from kgbench.api import AnyRun
 from kgbench.errors import InputError, python_names
 from kgbench.leaderboard.drafts import Standing, checked, drafts, publish, standings
-from kgbench.leaderboard.entries import SOURCES, Badge, Contract
+from kgbench.leaderboard.entries import SOURCES, Badge, Contract, read_entries
+from kgbench.leaderboard.folders import RESULTS as BOARD
 from kgbench.leaderboard.pull_requests import repository
 from kgbench.leaderboard.validate import CheckedEntry, Finding
 from kgbench.numbers import count_text
@@ -56,13 +56,13 @@ class Submitted:
     """What came of a submission."""
 
     entries: Sequence[CheckedEntry]
-    copied: Sequence[Path]
-    """Entries that were written; none where a run is refused, or nothing was to be copied."""
-    standings: Sequence[Standing]
-    """Each table of the board with the new lines."""
     contracts: Mapping[str, Contract | str]
     """By id of the record: contract test results, or why there are none."""
-    steps: Sequence[str]
+    standings: Sequence[Standing] = ()
+    """Each table of the board with the new lines."""
+    copied: Sequence[Path] = ()
+    """Entries that were written; none where a run is refused, or nothing was to be copied."""
+    steps: Sequence[str] = ()
     """Commands that lead from here to a pull request; none where `pull_request` is given."""
     pull_request: str | None = None
     """Its page, or where that is not known the branch that was pushed; None of a local folder."""
@@ -194,25 +194,21 @@ def submit(
         path = os.fspath(run.path if isinstance(run, Run) else run)
         stored = load_record(path, folder_of(output_dir))
         records[stored.record.id] = stored
-    with ExitStack() as stack:
-        board, propose = Path(root), None
-        if open_pr is not None:
-            board, propose = stack.enter_context(repository(open_pr, board))
+    with repository(open_pr, Path(root)) as (board, propose):
         contracts = {id: _tried(run.record, localizer) for id, run in records.items()}
-        tried = {id: outcome for id, outcome in contracts.items() if not isinstance(outcome, str)}
-        prepared = drafts(list(records.values()), tried, name, code, paper)
-        entries = checked(prepared, board)
-        refused = Submitted(entries, (), (), contracts, ())
-        if not refused.accepted:
-            return refused
-        shown = standings(prepared, board)
+        prepared = drafts(list(records.values()), contracts, name, code, paper)
+        before = list(read_entries(board / BOARD))
+        submitted = Submitted(checked(prepared, before, board), contracts)
+        if not submitted.accepted:
+            return submitted
         copied = [] if dry_run else publish(prepared, board)
         branch, message = _commit_of(list(dict.fromkeys(entry.method for entry in prepared)))
+        shown = replace(submitted, standings=standings(prepared, before), copied=copied)
         if propose is None:
-            return Submitted(entries, copied, shown, contracts, _next_steps(branch, message, board))
+            return replace(shown, steps=_next_steps(branch, message, board))
         page = propose(f"{branch}-{prepared[0].result.id[:8]}", message, copied) if copied else None
         copied = [Path(root, place.relative_to(board)) for place in copied]
-        return Submitted(entries, copied, shown, contracts, (), page)
+        return replace(shown, copied=copied, pull_request=page)
 
 
 def _tried(record: Record, localizer: str | None) -> Contract | str:

@@ -25,11 +25,8 @@ from kgbench.leaderboard.build import build, differences, make_leaderboard, outp
 from kgbench.leaderboard.cells import Cell, cell_of
 from kgbench.leaderboard.entries import Contract, Entry, read_entries
 from kgbench.leaderboard.folders import changed
-from kgbench.leaderboard.known import shipped_of
-from kgbench.leaderboard.validate.files import Sent
 from kgbench.leaderboard.validate.record import record_findings
 from kgbench.records import LocalizerRef
-from kgbench.records.fact_rows import spans
 from tests.fake_runs import RATES
 from tests.submissions import CODE, KEPT, entries_of, identity, put, result, sent
 
@@ -359,9 +356,8 @@ def test_each_board_asks_for_its_facts(
     record = entry.record.model_copy(update={"identity": what})
     cell = cell_of(replace(entry, result=record), "qa")
     assert (cell.core, cell.pair) == (not mark, f"tiny-gemma{mark}")
-    rows = entry.rows()
-    sent = Sent(replace(entry, result=record), rows, spans(rows), {}, shipped_of(record))
-    notes = [each for each in record_findings(sent, True) if each.field == "identity.limit"]
+    findings = record_findings(replace(entry, result=record), strict=True)
+    notes = [each for each in findings if each.field == "identity.limit"]
     assert [finding.refuses for finding in notes] == [False] * bool(mark)
     if mark and configuration != "FE":
         assert "expected the first 100 facts (--limit 100)" in str(notes[0])

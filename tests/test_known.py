@@ -18,7 +18,6 @@ from kgbench.cli import main
 from kgbench.data import builtin_prompts
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites, graft_sites
-from kgbench.leaderboard.entries import schemas
 from kgbench.leaderboard.known import known, own_facts, planted_sites, shipped_sites
 from kgbench.models import DTYPE_NAMES, catalog
 from kgbench.runner import load_prompts
@@ -134,7 +133,7 @@ def test_only_names_of_the_catalog_are_looked_up(tmp_path: Path) -> None:
 
 
 def validators() -> Iterator[tuple[str, Any]]:
-    for name in schemas():
+    for name in write_known.schemas():
         schema = json.loads((write_known.SCHEMAS / f"{name}.schema.json").read_text("utf-8"))
         jsonschema.Draft202012Validator.check_schema(schema)
         yield name, jsonschema.Draft202012Validator(schema)
@@ -142,13 +141,13 @@ def validators() -> Iterator[tuple[str, Any]]:
 
 def test_the_published_schemas_are_current() -> None:
     """After a change of a record's fields, run tests/write_known.py."""
-    for name, text in schemas().items():
+    for name, text in write_known.schemas().items():
         assert (write_known.SCHEMAS / f"{name}.schema.json").read_text("utf-8") == f"{text}\n"
 
 
 def test_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
     """`kgbench validate --schema NAME` gives the published text, and nothing else."""
-    for name in schemas():
+    for name in write_known.schemas():
         assert main(["validate", "--schema", name]) == 0
         assert capsys.readouterr().out == (write_known.SCHEMAS / f"{name}.schema.json").read_text(
             "utf-8"

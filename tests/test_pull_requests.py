@@ -137,15 +137,6 @@ def test_targets_that_are_none(
     assert why in capsys.readouterr().err
 
 
-def test_a_folder_with_changes_is_refused(
-    place: Place, work: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What is checked is what is committed, and so are they to be."""
-    (work / "leaderboard" / "LEADERBOARD.md").write_text("another")
-    assert place.submit(place.run(ALL), "--open-pr", "work") == 2
-    assert "work has changes in leaderboard that are not committed" in capsys.readouterr().err
-
-
 def test_links_of_a_repository_lead_nowhere(place: Place, work: Path, tmp_path: Path) -> None:
     """A board that is a link to a folder outside is no folder in the copy."""
     (tmp_path / "outside" / "results").mkdir(parents=True)

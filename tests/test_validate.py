@@ -34,10 +34,10 @@ import kgbench
 from kgbench.cli import main
 from kgbench.leaderboard.build import make_leaderboard
 from kgbench.leaderboard.entries import Entry, Verification, read_entries
-from kgbench.leaderboard.known import known, shipped_of
+from kgbench.leaderboard.folders import MethodFolder
+from kgbench.leaderboard.known import known
 from kgbench.leaderboard.validate import CheckedEntry, validate, validate_entries
 from kgbench.leaderboard.validate.board import Others
-from kgbench.leaderboard.validate.files import Sent as Parsed
 from kgbench.records import (
     SEAL,
     DatasetRef,
@@ -48,7 +48,7 @@ from kgbench.records import (
     WeightHashes,
     facts_table,
 )
-from kgbench.records.fact_rows import STORED, spans, with_derived
+from kgbench.records.fact_rows import STORED, with_derived
 from kgbench.sites import BASELINES
 from kgbench.stats import rescored
 
@@ -344,10 +344,10 @@ def test_a_second_run_of_a_method_on_a_cell_is_refused() -> None:
         assert any(text.startswith(f"{entry.name}/record.json: {wrong}") for text in found), found
 
 
-def alone(name: str, record: Record, facts: pa.Table) -> Parsed:
+def alone(name: str, record: Record, facts: pa.Table) -> Entry:
     """A run as it is compared with others."""
-    entry = Entry(Path(name), record, None, None)
-    return Parsed(entry, facts, spans(facts), {}, shipped_of(record))
+    home = MethodFolder(Path(), {}, {name: facts.select(STORED.names)})
+    return Entry(Path(name), record, None, None, home)
 
 
 def test_the_same_models_give_the_same_answers() -> None:
@@ -363,8 +363,8 @@ def test_the_same_models_give_the_same_answers() -> None:
     ):
         others = Others()
         again = result(identity(seeds=(2,)))[0]
-        assert not list(others.compared(alone("a", what, facts)))
-        ((_, found),) = others.compared(alone("b", again, rows))
+        assert not others.compared(alone("a", what, facts))
+        (found,) = others.compared(alone("b", again, rows))
         assert found.field == column and words in found.wrong
         assert str(found.expected).startswith("the answers in a")
     twice = pa.concat_tables([facts, elsewhere])

@@ -26,7 +26,7 @@ from kgbench.engine.weights import changed
 from kgbench.errors import KgbenchError
 from kgbench.leaderboard.boards.cost import SUITES
 from kgbench.leaderboard.cells import PROMPTS
-from kgbench.leaderboard.entries import schemas
+from kgbench.leaderboard.entries import Submission, Verification
 from kgbench.leaderboard.hits import TOP
 from kgbench.leaderboard.known import own_facts
 from kgbench.leaderboard.site.tables import compact_json
@@ -35,7 +35,7 @@ from kgbench.localizers._base import FLOORS
 from kgbench.metrics import METRIC_VERSION
 from kgbench.models import DTYPE_NAMES, catalog
 from kgbench.models.pair import ModelPair
-from kgbench.records import RecordStore
+from kgbench.records import RecordStore, Result
 from kgbench.runner.job import RANKING_VERSION
 from kgbench.runner.lookup import load_suite
 from kgbench.sites import BASELINES
@@ -193,6 +193,20 @@ def text(content: Mapping[str, Any]) -> str:
         else:
             lines.append(f"{compact(key)}: {compact(value)}")
     return "{\n " + ",\n ".join(lines) + "\n}\n"
+
+
+def schemas() -> dict[str, str]:
+    """The text of each JSON Schema by the name of its file, without the ending."""
+    texts = {}
+    for name, model in (
+        ("record", Result),
+        ("submission", Submission),
+        ("verification", Verification),
+    ):
+        dialect = "https://json-schema.org/draft/2020-12/schema"
+        schema = {"$schema": dialect, **model.model_json_schema()}
+        texts[name] = json.dumps(schema, indent=1, ensure_ascii=False)
+    return texts
 
 
 def main() -> None:

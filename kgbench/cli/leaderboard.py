@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from kgbench.cli.options import CommandGroup, Folder, cli_command
+from kgbench.cli.options import CommandGroup, Folder, cli_command, refuse_given
 from kgbench.cli.output import Output
 from kgbench.numbers import count_text
 
@@ -41,8 +40,7 @@ def build(
     The same results give the same bytes on every machine. With --check nothing
     is written: what is wrong in any entry, or differs in LEADERBOARD.md, is
     listed. With a folder for --dataset, --every-eval-ever or --space only that is
-    written, or with --check compared with the results.
-    `kgbench view --board leaderboard` shows the pages.
+    written. `kgbench view --board leaderboard` shows the pages.
 
     \b
     kgbench leaderboard build
@@ -56,60 +54,44 @@ def build(
         space (DIR): The pages as a static Space of the Hugging Face Hub.
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.leaderboard.build import build as build_all
-
-    asked = {"dataset": dataset, "every_eval_ever": every_eval_ever, "space": space}
-    folders = {name: folder for name, folder in asked.items() if folder is not None}
-    if check:
-        return _checked(root, folders)
-    if folders:
-        return _exported(root, folders)
-    files, changed = build_all(root)
-    line = (
-        f"{files} files, {changed} of them written or deleted; look at "
-        f"{root / 'site' / 'index.html'}"
-    )
-    return Output([line], {"root": str(root), "files": files, "changed": changed})
-
-
-def _exported(root: Path, folders: Mapping[str, Path]) -> Output:
-    """Folders in other formats, by format."""
     from kgbench.leaderboard.build import make_leaderboard, results_folder, write_folder
     from kgbench.leaderboard.entries import read_entries
     from kgbench.leaderboard.exports import FORMATS
 
+    asked = {"dataset": dataset, "every_eval_ever": every_eval_ever, "space": space}
+    folders = {name: folder for name, folder in asked.items() if folder is not None}
+    if check:
+        why = "writes a folder, and --check writes nothing: leave out one of the two"
+        refuse_given(("check", "root", "as_json"), why)
+        return _checked(root)
+    if not folders:
+        files, changed = build_all(root)
+        site = root / "site" / "index.html"
+        line = f"{files} files, {changed} of them written or deleted; look at {site}"
+        return Output([line], {"root": str(root), "files": files, "changed": changed})
     board = make_leaderboard(list(read_entries(results_folder(root))))
     lines, written = [], {}
     for name, folder in folders.items():
-        files = dict(FORMATS[name](board))
-        write_folder(folder, files)
-        lines.append(f"{count_text(len(files), 'file')} in {folder}")
-        written[str(folder)] = len(files)
+        made = dict(FORMATS[name](board))
+        write_folder(folder, made)
+        lines.append(f"{count_text(len(made), 'file')} in {folder}")
+        written[str(folder)] = len(made)
     return Output(lines, {"root": str(root), "written": written})
 
 
-def _checked(root: Path, folders: Mapping[str, Path]) -> Output:
-    """What is wrong in the entries, or differs in LEADERBOARD.md or in folders of other formats."""
-    from kgbench.leaderboard.build import (
-        RESULTS,
-        differences,
-        folder_differences,
-        make_leaderboard,
-    )
-    from kgbench.leaderboard.exports import FORMATS
+def _checked(root: Path) -> Output:
+    """What is wrong in the entries, or differs in LEADERBOARD.md."""
+    from kgbench.leaderboard.build import differences, results_folder
     from kgbench.leaderboard.validate import validate
 
     wrong: list[str] = []
     entries = []
-    for checked in validate(root / RESULTS, True) if (root / RESULTS).is_dir() else ():
+    for checked in validate(results_folder(root), strict=True):
         if checked.entry is not None:
             entries.append(checked.entry)
         wrong += [str(finding) for finding in checked.findings if finding.refuses]
-    if not wrong:  # a damaged entry gives no board to compare with
-        wrong = differences(root, entries)
-        for name, folder in folders.items():
-            files = dict(FORMATS[name](make_leaderboard(entries)))
-            wrong += folder_differences(folder, files)
+    # A damaged entry gives no board to compare with.
+    wrong = wrong or differences(root, entries)
     fine = f"{len(entries)} entries are in order, and LEADERBOARD.md is what they give"
-    fine += "".join(f"; so is {folder}" for folder in folders.values())
     answer = {"root": str(root), "entries": len(entries), "wrong": wrong}
     return Output(wrong or [fine], answer, int(bool(wrong)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,9 +59,8 @@ def validate_command(
     from kgbench.leaderboard.validate import validate
 
     if schema is not None:
-        from kgbench.leaderboard.entries import schemas
-
-        click.echo(schemas()[schema])
+        shipped = files("kgbench.leaderboard").joinpath("schemas", f"{schema}.schema.json")
+        click.echo(shipped.read_text("utf-8"), nl=False)
         return None
     if path is None:
         raise InputError("which results? Give a run's folder, a folder of such, or a method's")

@@ -20,12 +20,13 @@ from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Leaderboard, Table, spread_text
 from kgbench.leaderboard.boards import all_boards
 from kgbench.leaderboard.entries import Entry, read_entries
+from kgbench.leaderboard.folders import RESULTS
 from kgbench.leaderboard.site.pages import POLICY, render_site
 from kgbench.local_server import LocalServer, names_this_machine
 from kgbench.records import RecordStore, write_whole
 from kgbench.report import Dash, Footnotes, markdown_text
 
-RESULTS, MARKDOWN, SITE = "results", "LEADERBOARD.md", "site"
+MARKDOWN, SITE = "LEADERBOARD.md", "site"
 
 HEAD = """# Leaderboard
 
@@ -51,18 +52,18 @@ def make_leaderboard(entries: Sequence[Entry]) -> Leaderboard:
     entries = sorted(entries, key=lambda entry: (entry.method, entry.pair, entry.result.id))
     older = {e.result.id for e in entries if e.result.identity.ties_count_for_the_target}
     marks = {TIES: older, UNTRIED: {e.result.id for e in entries if e.untried}}
-    boards = []
-    for board in all_boards(entries):
-        tables = []
-        for table in board.tables:
-            notes = list(table.notes)
-            for mark, ids in marks.items():
-                if names := [line.method for line in table.lines if not ids.isdisjoint(line.runs)]:
-                    of = "all methods" if len(names) == len(table.lines) else ", ".join(names)
-                    notes.append(f"{mark} ({of})")
-            tables.append(replace(table, notes=tuple(notes)))
-        boards.append(replace(board, tables=tuple(tables)))
-    return Leaderboard(tuple(boards), tuple(entries))
+
+    def marked(table: Table) -> Table:
+        notes = list(table.notes)
+        for mark, ids in marks.items():
+            if names := [line.method for line in table.lines if not ids.isdisjoint(line.runs)]:
+                of = "all methods" if len(names) == len(table.lines) else ", ".join(names)
+                notes.append(f"{mark} ({of})")
+        return replace(table, notes=tuple(notes))
+
+    boards = all_boards(entries)
+    made = [replace(board, tables=tuple(map(marked, board.tables))) for board in boards]
+    return Leaderboard(tuple(made), tuple(entries))
 
 
 # ----------------------------------------------------------------------------------- LEADERBOARD.md
@@ -98,18 +99,15 @@ def _markdown_table(table: Table) -> Iterator[str]:
         shown += [figure for figure in figures if isinstance(figure, Estimate)]
         cells = map(footnotes.cell, figures)
         rows.append([line.rank_text or "–", method, line.badge, f"{have} of {of}", *cells])
-    spread, reasons = spread_text(shown, table.spread), []
-    notes = [f"{spread}.", *table.notes] if spread else table.notes
+    reasons = []
+    for reason, names in table.unranked.items():
+        reasons.append(f"without a rank: {', '.join(names)}: {reason}")
     if table.ranked_by is None:
-        heads, rows = heads[1:], [row[1:] for row in rows]
-    else:
-        for reason, names in table.unranked.items():
-            reasons.append(f"without a rank: {', '.join(names)}: {reason}")
-    text = "No entries yet."
-    if rows:
-        text = tabulate(rows, heads, tablefmt="github", disable_numparse=True)
+        heads, rows, reasons = heads[1:], [row[1:] for row in rows], []
+    spread = spread_text(shown, table.spread)
+    notes = [f"{spread}.", *table.notes] if spread else table.notes
     yield f"{table.title}:"
-    yield text
+    yield tabulate(rows, heads, "github", disable_numparse=True) if rows else "No entries yet."
     for lines in (footnotes.lines(), reasons, notes):
         yield "\n".join(f"- {markdown_text(line)}" for line in lines)
 
@@ -131,7 +129,7 @@ def results_folder(root: Path) -> Path:
     return root / RESULTS
 
 
-def outputs(root: Path, entries: Sequence[Entry] | None = None) -> Iterator[tuple[str, bytes]]:
+def outputs(root: Path, entries: Sequence[Entry] | None = None) -> dict[str, bytes]:
     """Every file of the board by its path; the same entries give the same bytes.
 
     Args:
@@ -144,9 +142,8 @@ def outputs(root: Path, entries: Sequence[Entry] | None = None) -> Iterator[tupl
     """
     results = results_folder(root)
     leaderboard = make_leaderboard(list(read_entries(results)) if entries is None else entries)
-    yield MARKDOWN, render_markdown(leaderboard).encode()
-    for path, content in render_site(leaderboard):
-        yield f"{SITE}/{path}", content
+    pages = {f"{SITE}/{path}": content for path, content in render_site(leaderboard)}
+    return {MARKDOWN: render_markdown(leaderboard).encode(), **pages}
 
 
 def build(root: Path) -> tuple[int, int]:
@@ -165,11 +162,11 @@ def build(root: Path) -> tuple[int, int]:
         raise OutputError(
             f"{links[0]} is a link, and the board is written to plain folders only; delete it"
         )
-    there = set(filter(Path.is_file, places))
+    files = {root / name: content for name, content in outputs(root).items()}
     try:
-        files = {root / name: content for name, content in outputs(root)}
-        stale = there - files.keys()
+        there = set(filter(Path.is_file, places))
         new = [path for path in files if path not in there or path.read_bytes() != files[path]]
+        stale = there - files.keys()
         for path in stale:
             path.unlink()
         for path in filter(Path.is_dir, reversed(places)):
@@ -202,16 +199,6 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         raise OutputError(f"cannot write to {str(folder)!r}: {error.strerror or error}") from error
 
 
-def folder_differences(folder: Path, files: Mapping[str, bytes]) -> list[str]:
-    """Files of a folder that are missing, left over or others; hidden ones aside."""
-    there = {}
-    for path in filter(Path.is_file, (*folder.glob("[!.]*"), *folder.glob("[!.]*/**/*"))):
-        there[path.relative_to(folder).as_posix()] = path.read_bytes()
-    names = sorted({*there, *files})
-    wrong = [folder / name for name in names if there.get(name) != files.get(name)]
-    return [f"{path}: it is missing, or not what the entries give" for path in wrong]
-
-
 def differences(root: Path, entries: Sequence[Entry] | None = None) -> list[str]:
     """Differences of the Markdown from the entries; pages are rendered, too, but not compared.
 
@@ -223,7 +210,7 @@ def differences(root: Path, entries: Sequence[Entry] | None = None) -> list[str]
         DataError: If an entry does not read, or gives no page.
         InputError: If the folder holds no results.
     """
-    path, expected = root / MARKDOWN, dict(outputs(root, entries))[MARKDOWN]
+    path, expected = root / MARKDOWN, outputs(root, entries)[MARKDOWN]
     if path.is_symlink():
         return [f"{path}: it is a link"]
     if not path.is_file():
@@ -246,16 +233,14 @@ def board_pages(root: Path, own: Sequence[Entry] = ()) -> dict[str, bytes]:
         DataError: If an entry does not read.
         InputError: If there is no leaderboard.
     """
-    entries = list(read_entries(results_folder(root)))
-    there = {entry.result.id for entry in entries}
-    yours = [run for run in own if run.result.id not in there]
-    return dict(render_site(make_leaderboard([*entries, *yours])))
+    entries = {entry.result.id: entry for entry in (*own, *read_entries(results_folder(root)))}
+    return dict(render_site(make_leaderboard(list(entries.values()))))
 
 
 def own_entries(folder: Path) -> list[Entry]:
     """Runs of a folder, each once; one that is damaged gives a warning."""
-    runs = {stored.record.id: stored for stored in RecordStore(folder).scan()}
-    return [Entry(stored.path, stored.record, None, None) for stored in runs.values()]
+    stored = RecordStore(folder).scan()
+    return list({run.record.id: Entry(run.path, run.record) for run in stored}.values())
 
 
 Pages = Callable[[str], bytes | None]

@@ -12,16 +12,15 @@ from pydantic import ValidationError
 
 from kgbench.errors import InputError
 from kgbench.leaderboard.board_tables import Board, Line, Table
-from kgbench.leaderboard.build import RESULTS, make_leaderboard
+from kgbench.leaderboard.build import make_leaderboard
 from kgbench.leaderboard.entries import (
     Contract,
     Entry,
     Submission,
     entry_name,
     folder_name,
-    read_entries,
 )
-from kgbench.leaderboard.folders import MethodFolder, changed, document_hash, rows_hash
+from kgbench.leaderboard.folders import RESULTS, MethodFolder, changed, document_hash, rows_hash
 from kgbench.leaderboard.known import known
 from kgbench.leaderboard.limits import RECORD, SUBMISSION
 from kgbench.leaderboard.validate import CheckedEntry, Finding, validate_entries
@@ -55,7 +54,7 @@ class Standing:
 
 def drafts(
     runs: Sequence[StoredRecord],
-    contracts: Mapping[str, Contract],
+    contracts: Mapping[str, Contract | str],
     name: str | None = None,
     code: str | None = None,
     paper: str | None = None,
@@ -64,7 +63,7 @@ def drafts(
 
     Args:
         runs: Recorded runs.
-        contracts: Contract test results by id of the record, of those methods that were tested.
+        contracts: Contract test results by id of the record, or why a method was not tested.
         name: The method's name on the board; by default the localizer's.
         code: Where its code is; by default the kgbench that ran, or the installed package that
             holds the localizer.
@@ -82,8 +81,8 @@ def drafts(
                 f"run {record.id[:12]} is of written texts, and boards compare the first token of "
                 "the answer: run it without --readout"
             )
-        rows = facts.select(STORED.names)
-        document = record.document()
+        rows, document = facts.select(STORED.names), record.document()
+        contract = contracts.get(record.id)
         about: dict[str, Any] = {
             "record": record.id,
             "record_hash": document_hash(document),
@@ -91,7 +90,7 @@ def drafts(
             "name": name or record.identity.localizer.name,
             "code": code or _code(record),
             "paper": paper,
-            "contract": contracts.get(record.id),
+            "contract": None if isinstance(contract, str) else contract,
         }
         submission = _submission(about)
         documents = {RECORD: document, SUBMISSION: submission.to_json()}
@@ -128,19 +127,20 @@ def _code(record: Record) -> str:
     )
 
 
-def checked(entries: Sequence[Entry], root: Path) -> list[CheckedEntry]:
+def checked(entries: Sequence[Entry], before: Sequence[Entry], root: Path) -> list[CheckedEntry]:
     """Entries, checked against those on the board as strictly as the board's own check.
 
     Args:
         entries: Those of `drafts`.
+        before: Those on the board.
         root: The leaderboard's folder.
     """
-    there = {entry.folder.name for entry in read_entries(root / RESULTS)}
+    there = {entry.folder.name for entry in before}
     drafted = [CheckedEntry(e.folder.name, dict(e.documents), e.rows()) for e in entries]
     for draft in validate_entries(drafted, strict=True, board=root / RESULTS):
         if draft.folder in there:  # what was submitted before is not replaced
             clause = f"the same result is in {draft.folder}"
-            draft.add(Finding("id", None, "each result once", clause), document=RECORD)
+            draft.add(Finding(RECORD, "id", None, "each result once", clause))
     return drafted
 
 
@@ -175,16 +175,14 @@ def publish(entries: Sequence[Entry], root: Path) -> list[Path]:
     return places
 
 
-def standings(new: Sequence[Entry], root: Path) -> list[Standing]:
+def standings(new: Sequence[Entry], before: Sequence[Entry]) -> list[Standing]:
     """The tables that rank new entries: means, or single cells where a method has no mean.
 
     Args:
         new: Those of `drafts`.
-        root: The leaderboard's folder.
+        before: Those on the board.
     """
-    ids = {entry.result.id for entry in new}
-    before = [e for e in read_entries(root / RESULTS) if e.result.id not in ids]
-    shown = []
+    ids, shown = {entry.result.id for entry in new}, []
     for board in make_leaderboard([*before, *new]).boards:
         means, cells, others = list[Standing](), list[Standing](), list[Standing]()
         for table in board.tables:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,12 +17,14 @@ from kgbench.errors import DataError, InputError, UnknownNameError, first_fault
 from kgbench.leaderboard.folders import (
     Documents,
     MethodFolder,
+    document_hash,
     folders_below,
     inside_folder,
     read_folder,
+    rows_hash,
 )
 from kgbench.leaderboard.hits import PromptHits, hits_by_prompt
-from kgbench.leaderboard.known import judged_anew, planted_of
+from kgbench.leaderboard.known import Shipped, judged_anew, planted_of, shipped_of
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.records import (
     Planted,
@@ -36,7 +37,7 @@ from kgbench.records import (
     read_facts,
     read_record,
 )
-from kgbench.records.fact_rows import STORED, with_derived
+from kgbench.records.fact_rows import STORED, Spans, spans, with_derived
 from kgbench.sites.configurations import parse_top
 from kgbench.stats import with_figures
 
@@ -150,21 +151,6 @@ class Verification(Part):
 
 _P = TypeVar("_P", bound=Part)
 
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def schemas() -> dict[str, str]:
-    """The text of each schema by the name of its file, without the ending."""
-    texts = {}
-    for name, model in (
-        ("record", Result),
-        ("submission", Submission),
-        ("verification", Verification),
-    ):
-        schema = {"$schema": _DIALECT, **model.model_json_schema()}
-        texts[name] = json.dumps(schema, indent=1, ensure_ascii=False)
-    return texts
-
 
 # ------------------------------------------------------------------------------------------ entries
 
@@ -208,9 +194,9 @@ class Entry:
     """Its folder; on the board the method folder and the entry's name."""
     result: Result
     """What was measured; of a run's own folder its record."""
-    submission: Submission | None
+    submission: Submission | None = None
     """None of a reader's own run, which was never submitted."""
-    verification: Verification | None
+    verification: Verification | None = None
     home: MethodFolder | None = None
     """The method folder that it is in; None of a run's own folder."""
 
@@ -269,9 +255,14 @@ class Entry:
         return self.result.identity.localizer.name
 
     @property
+    def suites(self) -> tuple[str, ...]:
+        """Boards that it has figures for, as of `suites_of`."""
+        return suites_of(self.result)
+
+    @property
     def suite(self) -> str:
         """The suite that it ran: `planted`, `budget` or `pathways`."""
-        return suite_of(self.result)
+        return (self.suites or ("pathways",))[-1]
 
     @property
     def board(self) -> str:
@@ -304,6 +295,22 @@ class Entry:
             return hits_by_prompt(self.facts())
         return self.home.hits(self.folder.name)
 
+    @cached_property
+    def hashes(self) -> Mapping[str, str]:
+        """Of each document, and of the rows."""
+        hashes = {name: document_hash(value) for name, value in self.documents.items()}
+        return {**hashes, FACTS: rows_hash(self.rows())}
+
+    @cached_property
+    def places(self) -> Spans:
+        """Where its rows of each prompt and configuration are."""
+        return spans(self.rows())
+
+    @cached_property
+    def shipped(self) -> Shipped:
+        """What is known of its data and models."""
+        return shipped_of(self.result)
+
     def rows(self) -> pa.Table:
         """Its per-fact rows as stored."""
         if self.home is None:
@@ -329,11 +336,6 @@ def suites_of(record: Result) -> tuple[str, ...]:
     grafts = record.identity.configurations
     pathways = ("pathways",) if "FE+LT" in grafts else ()
     return (*pathways, *(("budget",) if any(map(parse_top, grafts)) else ()))
-
-
-def suite_of(record: Result) -> str:
-    """The suite that a record is of: `planted`, `budget` or `pathways`."""
-    return (suites_of(record) or ("pathways",))[-1]
 
 
 def entry_name(record: Result, method: str) -> str:
@@ -391,7 +393,7 @@ def read_run(folder: Path) -> Entry:
     Raises:
         DataError: If the record does not read.
     """
-    return Entry(folder, read_record(folder).record, None, None)
+    return Entry(folder, read_record(folder).record)
 
 
 def _entry(folder: MethodFolder, name: str) -> Entry:
@@ -433,7 +435,8 @@ def find_run(run: str | os.PathLike[str], results: Path) -> Entry:
     text = os.fspath(run)
     if inside_folder(Path(text)) is None:
         try:
-            return read_run(load_record(text, results).path)
+            stored = load_record(text, results)
+            return Entry(stored.path, stored.record)
         except UnknownNameError:
             if not ENTRIES.is_dir():
                 raise

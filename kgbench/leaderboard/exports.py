@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Leaderboard
-from kgbench.leaderboard.entries import TRUSTED, Entry, suites_of, versioned
+from kgbench.leaderboard.entries import TRUSTED, Entry, versioned
 from kgbench.leaderboard.site.pages import render_site
 from kgbench.records import canonical_json
 from kgbench.report.export import figures, run_columns
@@ -108,7 +108,7 @@ def _run(entry: Entry) -> dict[str, Any]:
     result, contract, submission = entry.result, entry.contract, entry.submission
     return {
         "id": result.id,
-        "boards": list(map(versioned, suites_of(result))),
+        "boards": list(map(versioned, entry.suites)),
         **run_columns(entry.record),
         "method": entry.method,
         "localizer": entry.localizer,

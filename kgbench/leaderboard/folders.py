@@ -33,6 +33,9 @@ from kgbench.leaderboard.limits import FACTS
 from kgbench.records import canonical_json, write_whole
 from kgbench.records.fact_rows import SPLIT, STORED
 
+RESULTS = "results"
+"""The folder of a leaderboard that holds the entries."""
+
 ENTRIES = "entries.jsonl.xz"
 """The file of a method folder that lists its entries; `facts.parquet` is the other."""
 

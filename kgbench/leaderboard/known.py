@@ -22,7 +22,7 @@ from kgbench.data import Dataset, is_shipped, load_dataset
 from kgbench.leaderboard.hits import TOP
 from kgbench.models import catalog
 from kgbench.records import Planted, Record, Result, Strict, Truth
-from kgbench.sites import RECIPIENT, SCORED_REGIONS, Graft, Site, parse_graft
+from kgbench.sites import BASELINES, RECIPIENT, SCORED_REGIONS, Graft, Site, parse_graft
 from kgbench.sites.configurations import canonical
 from kgbench.stats import Ground, judged, with_planted
 
@@ -120,8 +120,8 @@ class Shipped:
 
     dataset: Dataset | None
     """The data set of its facts, the pair's own or another."""
-    pair: KnownPair | None
-    """The pair of its weights."""
+    answers: Mapping[tuple[str, str], pa.Table]
+    """By prompt and configuration, rows of a shipped pair's own facts, where it is of these."""
     sites: tuple[Site, ...] | None
     """All sites of the pair on built-in prompts."""
     ground: Ground | None
@@ -130,15 +130,19 @@ class Shipped:
 
 def shipped_of(result: Result) -> Shipped:
     """What is shipped of a result's facts, models and plant."""
-    stated, dataset = result.identity.dataset, own_facts(result.model)
+    stated, dataset, answers = result.identity.dataset, own_facts(result.model), {}
     if dataset is None or dataset.content_hash != stated.hash:
         # Anything but a shipped name could be a path.
         dataset = load_dataset(stated.name) if is_shipped(stated.name) else None
     if dataset is not None and dataset.content_hash != stated.hash:
         dataset = None
-    pair = pair_of(result)
-    sites = None if pair is None else shipped_sites(pair, result.identity.prompts)
-    return Shipped(dataset, pair, sites, ground_of(result))
+    pair, prompts = pair_of(result), result.identity.prompts
+    if pair is not None and dataset is own_facts(result.model):
+        for prompt, graft in product(prompts, BASELINES):
+            if (rows := known_answers(result.model, prompt, graft)) is not None:
+                answers[prompt, graft] = rows
+    sites = None if pair is None else shipped_sites(pair, prompts)
+    return Shipped(dataset, answers, sites, ground_of(result))
 
 
 def pair_of(record: Result) -> KnownPair | None:
@@ -213,8 +217,7 @@ def judged_anew(record: Record, planted: Planted | None) -> Record:
         record: The record.
         planted: As of `planted_of`.
     """
-    ground = ground_of(record)
-    return record if planted is None or ground is None else with_planted(record, planted)
+    return record if planted is None else with_planted(record, planted)
 
 
 def ground_of(result: Result) -> Ground | None:

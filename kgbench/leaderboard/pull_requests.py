@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 
 from kgbench.errors import InputError
 from kgbench.hub import hub_errors
-from kgbench.leaderboard.build import MARKDOWN, RESULTS, make_leaderboard, render_markdown
+from kgbench.leaderboard.build import MARKDOWN, make_leaderboard, render_markdown
 from kgbench.leaderboard.entries import read_entries
-from kgbench.leaderboard.folders import ENTRIES
+from kgbench.leaderboard.folders import ENTRIES, RESULTS
 from kgbench.leaderboard.limits import FACTS
 from kgbench.records import write_whole
 
@@ -41,20 +41,24 @@ Commit = Callable[[str, str, Sequence[str]], str]
 
 
 @contextmanager
-def repository(target: str, root: Path) -> Iterator[tuple[Path, Propose]]:
+def repository(target: str | None, root: Path) -> Iterator[tuple[Path, Propose | None]]:
     """A copy of a repository of results.
 
     Args:
-        target: URL or path of a git repository, or `hf://datasets/ORG/NAME`.
+        target: URL or path of a git repository, or `hf://datasets/ORG/NAME`; None of this machine's
+            own folder, which is not copied.
         root: The leaderboard's folder in it.
 
     Yields:
         The leaderboard's folder in the copy, and what commits entries that were added to it.
 
     Raises:
-        InputError: The repository is refused or cannot be reached, has no results at `root` or,
-            as a folder, changes that are not committed; git or a token is missing.
+        InputError: The repository is refused or cannot be reached, or has no results at `root`; git
+            or a token is missing.
     """
+    if target is None:
+        yield root, None
+        return
     if root.is_absolute() or ".." in root.parts:
         raise InputError(
             f"--root {str(root)!r} leads out of the repository: give the leaderboard's folder "
@@ -70,7 +74,7 @@ def repository(target: str, root: Path) -> Iterator[tuple[Path, Propose]]:
                 "hf://datasets/ORG/NAME"
             )
         else:
-            commit = _clone(target, place, root)
+            commit = _clone(target, place)
         if not (place / root / RESULTS).is_dir():
             raise InputError(
                 f"{target} is no leaderboard: expected a folder {(root / RESULTS).as_posix()!r} "
@@ -94,13 +98,7 @@ def repository(target: str, root: Path) -> Iterator[tuple[Path, Propose]]:
 # ---------------------------------------------------------------------------------------------- git
 
 
-def _clone(target: str, place: Path, root: Path) -> Commit:
-    if Path(target, ".git").exists() and _git(
-        Path(target), "status", "--porcelain", "--", str(root)
-    ):
-        raise InputError(
-            f"{target} has changes in {root} that are not committed: commit them first"
-        )
+def _clone(target: str, place: Path) -> Commit:
     # Links of the repository become plain files, so that none leads out of the copy.
     plain = ("-c", "core.symlinks=false", "-c", "core.autocrlf=false")
     _git(Path(), "clone", "--quiet", "--depth", "1", *plain, "--", target, str(place))

@@ -85,7 +85,10 @@ class Sandbox:
                 process.stdin.write(head.encode() + content)
                 process.stdin.flush()
                 table = pa.ipc.open_stream(process.stdout).read_all()
-            except (OSError, pa.ArrowException):
+                table.validate(full=True)
+                error = (table.schema.metadata or {}).get(_ERROR)
+                table = table if error else table.select(schema.names).cast(schema)
+            except (OSError, pa.ArrowException, KeyError):
                 limit = f"{self.memory} bytes, or breaks the reader"
                 if timer.finished.is_set():
                     limit = f"{self.seconds} s"
@@ -93,12 +96,9 @@ class Sandbox:
                 raise DataError(f"reading it takes more than {limit}") from None
             finally:
                 timer.cancel()
-        if error := (table.schema.metadata or {}).get(_ERROR):
+        if error:
             raise DataError(error.decode("utf-8", "replace"))
-        table.validate(full=True)
-        if table.column_names != schema.names:
-            raise DataError(f"its reader returned other columns: {table.column_names!a}")
-        return table.cast(schema)
+        return table
 
     def close(self) -> None:
         """End the child; another one is started where a file is read afterwards."""
@@ -140,48 +140,48 @@ def serve(memory: int) -> None:
     """
     import pyarrow.parquet  # noqa: F401  # loaded before memory is limited
 
-    _limit(memory)
+    _limit_memory(memory)
     while head := sys.stdin.buffer.readline().decode():
         size, columns = head.split()
         content = sys.stdin.buffer.read(int(size))
-        _limit(memory=None)
+        _limit_time()
+        table, text = pa.table({}), ""
         try:
             schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(columns)))
             table = _decoded(pa.py_buffer(content), schema)
+        except DataError as error:
+            text = str(error)
+        except MemoryError:  # Arrow's is one, too
+            text = f"reading it takes more than {memory} bytes"
         except Exception as error:  # the library raises errors of any type on broken files
             line = ascii((str(error).splitlines() or [""])[0])[:80]
             text = f"it is no whole Parquet file ({type(error).__name__}: {line})"
-            if isinstance(error, DataError):
-                text = str(error)
-            elif isinstance(error, MemoryError | pa.ArrowMemoryError):
-                text = f"reading it takes more than {memory} bytes"
-            table = pa.table({}, metadata={_ERROR: text})
+        table = table.replace_schema_metadata({_ERROR: text})
         with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as writer:
             writer.write_table(table)
         sys.stdout.buffer.flush()
 
 
-def _limit(memory: int | None) -> None:
-    """Bound this process: its memory and files once, and its time before each file.
+def _limit_memory(memory: int) -> None:
+    """Bound this process to so many bytes beyond its address space in use, and let it write none."""
+    if sys.platform != "win32":
+        import resource
 
-    Args:
-        memory: Bytes beyond the address space in use; None to end it after `CPU_SECONDS` more, also
-            where the parent is gone.
-    """
-    if sys.platform == "win32":
-        return
-    import resource
-
-    if memory is None:
-        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + CPU_SECONDS, hard))
-        return
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     if sys.platform == "linux":
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + memory
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _limit_time() -> None:
+    """End this process after `CPU_SECONDS` more, also where the parent is gone."""
+    if sys.platform != "win32":
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + CPU_SECONDS, hard))
 
 
 def _decoded(content: pa.Buffer, schema: pa.Schema) -> pa.Table:

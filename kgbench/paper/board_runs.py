@@ -9,7 +9,6 @@ from itertools import product
 from pathlib import Path
 
 from kgbench.errors import InputError, KgbenchError, check_choice
-from kgbench.leaderboard.build import RESULTS
 from kgbench.leaderboard.drafts import drafts
 from kgbench.leaderboard.entries import (
     BOARD_FACTS,
@@ -18,7 +17,7 @@ from kgbench.leaderboard.entries import (
     folder_of_method,
     read_entries,
 )
-from kgbench.leaderboard.folders import changed
+from kgbench.leaderboard.folders import RESULTS, changed
 from kgbench.leaderboard.known import known
 from kgbench.models.catalog import (
     plants,

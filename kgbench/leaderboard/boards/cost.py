@@ -9,8 +9,8 @@ from itertools import chain
 from kgbench.estimate import Estimate
 from kgbench.leaderboard.board_tables import Board, Column, Line, Measured, Table, ordered
 from kgbench.leaderboard.cells import (
+    Cell,
     Runs,
-    by_cell,
     core_cells,
     cost_spread,
     first_runs,
@@ -51,22 +51,20 @@ def cost_board(entries: Sequence[Entry]) -> Board:
     runs = {}
     for suite in SUITES:
         runs[suite] = first_runs(entry for entry in entries if entry.suite == suite)
-    methods = dict.fromkeys(chain.from_iterable(runs.values()))
-    cells = dict.fromkeys(chain.from_iterable(map(by_cell, runs.values())))
-    lines = ordered({name: _mean(name, runs) for name in methods})
+    lines = ordered({name: _mean(name, runs) for name in set(chain.from_iterable(runs.values()))})
     title = "All pairs and plants whose base comes with the package"
-    overall = Table("all", title, COLUMNS, lines, spread="range")
-    tables = [overall]
+    tables = [Table("all", title, COLUMNS, lines, spread="range")]
+    cells: dict[Cell, dict[str, dict[str, list[Entry]]]] = {}
+    for suite, by_name in runs.items():
+        for name, ran in by_name.items():
+            for cell, entry in ran.items():
+                cells.setdefault(cell, {}).setdefault(name, {})[suite] = [entry]
     for cell in sorted(cells, key=lambda cell: (not cell.core, cell)):
-        by_method: dict[str, dict[str, list[Entry]]] = {}
-        for suite, by_name in runs.items():
-            for name, ran in runs_on([cell], by_name).items():
-                by_method.setdefault(name, {})[suite] = list(ran.values())
-        suites = set(chain.from_iterable(by_method.values()))
+        suites = set(chain.from_iterable(cells[cell].values()))
         columns = tuple(column for column in COLUMNS if column.key in suites)
-        lines = ordered({name: _measured(by_suite) for name, by_suite in by_method.items()})
+        lines = ordered({name: _measured(by_suite) for name, by_suite in cells[cell].items()})
         tables.append(Table(cell.key, cell.title, columns, lines, cell.scope, spread="range"))
-    return Board("cost", "Cost", ABOUT, _lead(overall), tuple(tables))
+    return Board("cost", "Cost", ABOUT, _lead(tables[0]), tuple(tables))
 
 
 def _mean(method: str, runs: Mapping[str, Runs]) -> Measured:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from zlib import crc32
 
 import numpy as np
@@ -32,6 +32,7 @@ from kgbench.leaderboard.entries import BOARD_FACTS, Entry
 from kgbench.leaderboard.hits import PromptHits
 from kgbench.numbers import count_text
 from kgbench.records import NOT_APPLICABLE
+from kgbench.resources import read_toml
 from kgbench.sites import BASELINES, PATHWAYS
 from kgbench.stats import (
     Parts,
@@ -60,7 +61,7 @@ class Contrast:
     """Ids of the facts."""
     parts: Parts
     """The weighted sum and the donor's gain, of each fact [n]; integers where the weights are."""
-    anchors: tuple[int, ...] = (0, 1)
+    anchors: Sequence[int] = (0, 1)
     """Ratios that facts can take exactly."""
 
     @cached_property
@@ -75,7 +76,7 @@ class Contrast:
 
 
 def contrast(
-    prompt: PromptHits, weights: Mapping[str, float], anchors: tuple[int, ...] = (0, 1)
+    prompt: PromptHits, weights: Mapping[str, float], anchors: Sequence[int] = (0, 1)
 ) -> Contrast | str:
     """Share of the donor's gain that a weighted sum of configurations has, or why there is none.
 
@@ -234,62 +235,24 @@ def _uncounted(
 # ----------------------------------------------------------------------------------------- pathways
 
 
-BOTH, REST = "FE+LT", "(FE+LT)^C"
-
-
-class Ratio(NamedTuple):
+@dataclass(frozen=True)
+class Ratio:
     """A weighted sum of configurations over the donor's gain, as a column."""
 
     title: str
     about: str
     weights: Mapping[str, float]
-    anchors: tuple[int, ...] = (0, 1)
+    anchors: Sequence[int] = (0, 1)
     """Values that facts can take exactly."""
     better: Literal["higher"] | None = None
 
 
-RATIOS = {
-    "separation": Ratio(
-        "separation",
-        "Recovery of FE+LT less recovery of its complement (sufficiency + necessity − 1): 1 where "
-        "both tokens carry everything and nothing else carries anything, 0 where it makes no "
-        "difference which tokens are treated",
-        {BOTH: 1, REST: -1},
-        (-1, 0, 1),
-        "higher",
-    ),
-    "sufficiency": Ratio(
-        "sufficiency of FE+LT",
-        "Share of what finetuning added that FE and LT bring by themselves",
-        {BOTH: 1, "PRE": -1},
-        better="higher",
-    ),
-    "necessity": Ratio(
-        "necessity of FE+LT",
-        "Share of it that is lost where only FE and LT lack the finetuned behaviour",
-        {"SFT": 1, REST: -1},
-        better="higher",
-    ),
-    "synergy": Ratio(
-        "synergy of FE and LT",
-        "What FE and LT bring together beyond the sum of each alone; negative where either would "
-        "do",
-        {BOTH: 1, "FE": -1, "LT": -1, "PRE": 1},
-        (-1, 0, 1),
-    ),
-    "sufficiency_fe": Ratio(
-        "sufficiency of FE",
-        "Share of it that the first entity brings by itself",
-        {"FE": 1, "PRE": -1},
-    ),
-    "sufficiency_lt": Ratio(
-        "sufficiency of LT",
-        "Share of it that the last token brings by itself",
-        {"LT": 1, "PRE": -1},
-    ),
-}
+@cache
+def ratios() -> Mapping[str, Ratio]:
+    """The columns of pathways, by key."""
+    tables = read_toml(__package__, "pathways")
+    return {key: Ratio(**table) for key, table in tables.items()}
 
-COLUMNS = tuple(Column(key, r.title, r.about, r.better) for key, r in RATIOS.items())
 
 HITS = (*BASELINES, "ALL", *PATHWAYS)
 """Configurations in the paper's order."""
@@ -322,19 +285,20 @@ def pathways_board(entries: Sequence[Entry]) -> Board:
     shares = Shares(cache(_share), why_not, unranked=UNRANKED)
     unplanted = [entry for entry in entries if entry.suite != "planted"]
     shown = [entry for entry in unplanted if _has_pathways(entry) or entry.localizer == "random"]
-    tables = share_tables(shown, shares, COLUMNS, (*COLUMNS, *HIT_COLUMNS), _hits)
+    columns = [Column(key, r.title, r.about, r.better) for key, r in ratios().items()]
+    tables = share_tables(shown, shares, columns, (*columns, *HIT_COLUMNS), _hits)
     lead = f"Nothing here has a rank: {UNRANKED}."
     return Board("pathways", "Pathways", ABOUT, lead, tables)
 
 
 def _has_pathways(entry: Entry) -> bool:
-    return BOTH in entry.result.identity.configurations
+    return "FE+LT" in entry.result.identity.configurations
 
 
 def _share(entry: Entry, cell: Cell) -> Mapping[str, Contrast | str]:
     shares: dict[str, Contrast | str] = {}
     hits, absent = entry.hits[cell.prompt], _absent(entry, cell)
-    for key, ratio in RATIOS.items() if _has_pathways(entry) else ():
+    for key, ratio in ratios().items() if _has_pathways(entry) else ():
         reason = next((absent[graft] for graft in ratio.weights if graft in absent), "")
         shares[key] = reason or contrast(hits, ratio.weights, ratio.anchors)
     return shares

@@ -9,15 +9,16 @@ from pathlib import Path
 
 from kgbench.errors import InputError
 from kgbench.leaderboard.folders import inside_folder
-from kgbench.leaderboard.known import judged_anew, planted_of
 from kgbench.leaderboard.limits import FACTS, RECORD
 from kgbench.leaderboard.validate.board import Others, part_findings
-from kgbench.leaderboard.validate.files import CheckedEntry, Sent, entries_below
-from kgbench.leaderboard.validate.findings import Finding
+from kgbench.leaderboard.validate.files import (
+    CheckedEntry,
+    Finding,
+    entries_below,
+    entry_of_method,
+)
 from kgbench.leaderboard.validate.record import record_findings
 from kgbench.leaderboard.validate.rows import row_findings
-from kgbench.records.fact_rows import with_derived
-from kgbench.stats import with_figures
 
 __all__ = ["CheckedEntry", "Finding", "check_entry", "validate", "validate_entries"]
 
@@ -31,7 +32,7 @@ def validate(
     each entry that is gone from it is a finding.
 
     Args:
-        path: As of `entries_below`.
+        path: As of `entries_below`, or a method folder with the name of an entry after it.
         strict: Whether results are refused too that are of unknown data or models, or come without
             a submission.
         board: Entries that are on the board already, which are believed.
@@ -41,9 +42,10 @@ def validate(
         InputError: There is no such path, or it is none of these; nothing on the board has the name
             of what is withdrawn.
     """
-    single = inside_folder(path) is not None or path.name == RECORD or (path / RECORD).exists()
-    entries = entries_below(path, strict)
-    yield from validate_entries(entries, strict, board, withdrawn, complete=strict and not single)
+    folder, name = inside_folder(path) or (None, "")
+    many = folder is None and path.name != RECORD and not (path / RECORD).exists()
+    entries = entry_of_method(folder, name) if folder and name else entries_below(path, strict)
+    yield from validate_entries(entries, strict, board, withdrawn, complete=strict and many)
 
 
 def validate_entries(
@@ -65,29 +67,29 @@ def validate_entries(
     others, names = Others(board=None if board is None else {}), set()
     for before in entries_below(board, strict=False) if board and any(board.glob("*/*")) else ():
         sent = before.parse()
-        aliases = {before.folder, sent.entry.method if sent else before.folder}
+        aliases = {before.folder, sent.method if sent else before.folder}
         names |= aliases
         if sent is not None and others.board is not None and aliases.isdisjoint(withdrawn):
             others.board[before.folder] = sent.hashes
-            _compare(before, sent, others)
+            others.compared(sent)
     if unknown := sorted(set(withdrawn) - names):
         raise InputError(f"{unknown[0]!r} is neither an entry nor a method of {str(board)!r}")
     left, met = dict.fromkeys(others.board or ()), set()
     for entry in entries:
         left.pop(entry.folder, None)
         if entry.folder.casefold() in met:
-            entry.add(Finding("name", None, "each entry once", "another entry has this name"))
+            entry.add(Finding("", "name", None, "each entry once", "another entry has this name"))
         met.add(entry.folder.casefold())
         try:
             yield check_entry(entry, others, strict)
         except Exception as error:  # whatever untrusted bytes make of the checks is a finding
             clause = f"it cannot be checked ({type(error).__name__}: {{}})"
-            entry.add(Finding("content", str(error), "", clause))
+            entry.add(Finding("", "content", str(error), "", clause))
             yield entry
     for name in left if complete else ():
         gone = CheckedEntry(name)
         expected = f"every entry of the board, or --withdraw {name} by those who keep it"
-        gone.add(Finding("entry", None, expected, "it is on the board, and gone here"))
+        gone.add(Finding("", "entry", None, expected, "it is on the board, and gone here"))
         yield gone
 
 
@@ -101,27 +103,14 @@ def check_entry(entry: CheckedEntry, others: Others, strict: bool) -> CheckedEnt
     """
     if (sent := entry.parse()) is None:
         return entry
-    entry.add(*record_findings(sent, strict), document=RECORD)
-    entry.add(*row_findings(sent), document=FACTS)
-    for document, finding in chain(part_findings(sent, strict), others.changed(sent)):
-        entry.add(finding, document=document)
+    alone = record_findings(sent, strict), row_findings(sent)
+    entry.add(*chain(*alone, others.changed(sent), part_findings(sent, strict)))
     if entry.accepted:
-        result, facts = sent.entry.result, with_derived(sent.rows)
         try:
-            made = with_figures(result, facts, result.metric)
-            record = judged_anew(made, planted_of(result, facts))
-            entry.entry = replace(sent.entry, result=record)
+            entry.entry = replace(sent, result=sent.record, home=entry.home or sent.home)
         except Exception as error:  # untrusted rows can raise any error
             clause = f"no figures can be made of them ({type(error).__name__}: {{}})"
-            entry.add(Finding("rows", str(error), "", clause), document=FACTS)
+            entry.add(Finding(FACTS, "rows", str(error), "", clause))
     if entry.accepted:
-        _compare(entry, sent, others)
+        entry.add(*others.compared(sent))
     return entry
-
-
-def _compare(entry: CheckedEntry, sent: Sent, others: Others) -> None:
-    """Compare an entry that is in order with those before it, up to the first refusal."""
-    for document, finding in others.compared(sent):
-        entry.add(finding, document=document)
-        if finding.refuses:
-            return

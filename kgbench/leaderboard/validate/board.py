@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -26,16 +27,15 @@ from kgbench.leaderboard.entries import (
     Verification,
     entry_name,
     folder_name,
-    suites_of,
 )
 from kgbench.leaderboard.folders import rows_hash
 from kgbench.leaderboard.hits import COLUMNS
 from kgbench.leaderboard.known import known
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
-from kgbench.leaderboard.validate.files import Sent
-from kgbench.leaderboard.validate.findings import Finding, shown
+from kgbench.leaderboard.validate.files import Finding, shown
 from kgbench.leaderboard.validate.rows import unlike
 from kgbench.records import Result, canonical_json
+from kgbench.resources import read_toml
 from kgbench.sites import BASELINES
 from kgbench.stats.rerun_comparison import TIES, TOLERANCES
 
@@ -43,25 +43,13 @@ Array = np.ndarray[Any, Any]
 
 # ------------------------------------------------------------------------------------ submission
 
+_of_submission = partial(Finding, SUBMISSION)
 
 _ARGUMENTS = re.compile(r"([^()]*[^() ]) \(([^()]+)\)")
 """A name that ends with arguments in brackets."""
 
 _LOOKALIKES = str.maketrans("01234578!|$@", "olzeastbllsa", " ._+=,()-")
 """What is read as a letter, and the marks between words, which are left out."""
-
-_CLAIMS = (
-    *("verif", "publish", "report", "yours", "offici", "baseline", "privileg", "review"),
-    *("confirm", "certif", "approv", "endors", "maintain", "rerun", "kgbench"),
-)
-"""Beginnings of words by which the board, or whoever keeps it, speaks of entries."""
-
-_STANDING = (
-    *("rank", "place", "number", "no", "first", "second", "third", "1st", "2nd", "3rd", "top"),
-    *("best", "winner", "leader", "champion", "sota", "one", "the", "our", "new", "method"),
-    *("localizer", "core", "team"),
-)
-"""Words that, by themselves or with numbers, rate a method and do not describe it."""
 
 _WHOLE = 8
 """Letters of a built-in method's name from which on no other name may contain it; a shorter one may
@@ -70,87 +58,80 @@ not be a word of it."""
 _ADDRESS = re.compile(r"[A-Za-z]\.[A-Za-z]")
 """What pages elsewhere may turn into a link."""
 
-_LOCAL = ("localhost", "local", "internal", "lan", "home", "intranet", "arpa")
-"""Last parts of names that mean another place on each machine."""
-
-_PLACEHOLDERS = frozenset(
-    ("you", "me", "owner", "user", "username", "yourname", "your-name", "org", "repository", "repo")
-)
-"""Names of owners and repositories in addresses that were not filled in."""
-
 _HIDDEN = ("truth",)
 """Parameters by which a method knows where facts were planted."""
 
 
-def part_findings(sent: Sent, strict: bool) -> Iterator[tuple[str, Finding]]:
+def part_findings(entry: Entry, strict: bool) -> Iterator[Finding]:
     """Submission and verification are of this entry, which is in its place.
 
     Args:
-        sent: The entry.
+        entry: The entry.
         strict: Whether there must be a submission.
-
-    Yields:
-        The document, and a finding on it.
     """
-    entry, submission, verification = sent.entry, sent.entry.submission, sent.entry.verification
+    place, result, hashes = entry.folder, entry.result, entry.hashes
+    submission, verification = entry.submission, entry.verification
     if strict and submission is None:
-        expected = "the file that kgbench submit writes"
-        yield SUBMISSION, Finding("file", None, expected, "it is missing")
-    for document, part in ((SUBMISSION, submission), (VERIFICATION, verification)):
+        yield Finding(
+            SUBMISSION, "file", None, "the file that kgbench submit writes", "it is missing"
+        )
+    for file, part in ((SUBMISSION, submission), (VERIFICATION, verification)):
         if part is not None:
             clause = "it is {}, and the entry gives another"
-            yield document, Finding("record", part.record, entry.result.id, clause)
-            yield document, Finding("record_hash", part.record_hash, sent.hashes[RECORD], clause)
-            yield document, Finding("facts_hash", part.facts_hash, sent.hashes[FACTS], clause)
+            yield Finding(file, "record", part.record, result.id, clause)
+            yield Finding(file, "record_hash", part.record_hash, hashes[RECORD], clause)
+            yield Finding(file, "facts_hash", part.facts_hash, hashes[FACTS], clause)
     if submission is not None:
-        for finding in _submission(submission, entry.result):
-            yield SUBMISSION, finding
+        yield from _submission(submission, result)
     if verification is not None:
-        for finding in _verification(verification, entry.result, len(sent.places)):
-            yield VERIFICATION, finding
-    place, result = entry.folder, entry.result
-    if strict and submission is not None and suites_of(result) and place.name != str(place):
+        yield from _verification(verification, result, len(entry.places))
+    if strict and submission is not None and entry.suites and place.name != str(place):
         board, method, name = place.absolute().parts[-3:]  # a draft has no place yet
-        yield "", Finding("folder", f"{board}/{method}", folder_name(result, entry.method))
-        yield "", Finding("name", name, entry_name(result, entry.method))
+        yield Finding("", "folder", f"{board}/{method}", folder_name(result, submission.name))
+        yield Finding("", "name", name, entry_name(result, submission.name))
 
 
 def _submission(submission: Submission, record: Result) -> Iterator[Finding]:
     """Name and code are those of the record's method, and lead a reader nowhere else."""
     method, name, code = record.identity.localizer, submission.name, submission.code
+    words = read_toml(__package__, "words")
     builtin = known().localizers.get(method.name)
     yield from _name_findings(record, name)
     for where, address in (("code", code.rpartition("@")[0]), ("paper", submission.paper or "")):
         parts = urlsplit(address)
         first, _, last = (parts.hostname or "").rstrip(".").rpartition(".")
-        placeholders = _PLACEHOLDERS.intersection(parts.path.lower().split("/"))
-        if address and (not first or last in _LOCAL or any(map(str.isdigit, last))):
+        placeholders = set(words["placeholders"]).intersection(parts.path.lower().split("/"))
+        if address and (not first or last in words["local_hosts"] or any(map(str.isdigit, last))):
             expected = "a public host by its name, such as https://github.com/OWNER/REPOSITORY"
-            yield Finding(where, address, expected, "{} is on no public host")
+            yield _of_submission(where, address, expected, "{} is on no public host")
         elif placeholders or first.rpartition(".")[2] == "example":
             expected = "the address where the method can be read"
-            yield Finding(where, address, expected, "{} is a placeholder")
+            yield _of_submission(where, address, expected, "{} is a placeholder")
     if builtin is not None:
-        yield Finding("code", code, f"kgbench=={record.provenance.kgbench}")
+        yield _of_submission("code", code, f"kgbench=={record.provenance.kgbench}")
         if builtin.baseline:
-            yield Finding("name", name, method.name, "a point of reference is called {}")
+            yield Finding(
+                SUBMISSION, "name", name, method.name, "a point of reference is called {}"
+            )
         return
     if code.startswith("kgbench=="):
         expected = "URL@COMMIT or PACKAGE==VERSION of the method's own code: it is not built in"
-        yield Finding("code", code, expected)
+        yield _of_submission("code", code, expected)
     truth = record.identity.truth
     secrets = () if truth is None else (truth.plant, truth.decoy)
     for key, value in method.parameters.items():
         if key in _HIDDEN or (value is not None and value in secrets):
             clause = "the method is given where facts were planted, by its parameter {}"
-            yield Finding("name", key, "a method that does not know, which oracle is not", clause)
+            yield Finding(
+                SUBMISSION, "name", key, "a method that does not know, which oracle is not", clause
+            )
 
 
 def _name_findings(record: Result, name: str) -> Iterator[Finding]:
     """A name is neither a built-in method's nor a claim, with its own arguments in brackets."""
     method, base = record.identity.localizer, _base_name(name)
-    split = re.findall(r"[A-Za-z0-9]+", name)
-    words, standing = list(map(_letters, split)), set(map(_letters, _STANDING))
+    split, lists = re.findall(r"[A-Za-z0-9]+", name), read_toml(__package__, "words")
+    words, ratings = list(map(_letters, split)), set(map(_letters, lists["ratings"]))
     clauses = []
     if name != name.strip():
         clauses.append("{} begins or ends with a blank")
@@ -159,9 +140,9 @@ def _name_findings(record: Result, name: str) -> Iterator[Finding]:
             look = _skeleton(owner)
             if look in words or (len(look) >= _WHOLE and look in _skeleton(base)):
                 clauses.append(f"{{}} could be taken for the built-in {owner}, and is another")
-    if any(word.startswith(tuple(map(_letters, _CLAIMS))) for word in words):
+    if any(word.startswith(tuple(map(_letters, lists["claims"]))) for word in words):
         clauses.append("{} says who ran or endorsed it")
-    if words and all(w in standing or s.isdigit() for s, w in zip(split, words, strict=True)):
+    if words and all(w in ratings or s.isdigit() for s, w in zip(split, words, strict=True)):
         clauses.append("{} says how good the method is")
     if _ADDRESS.search(base):
         clauses.append("{} can be read as an address, by a dot between letters")
@@ -172,7 +153,9 @@ def _name_findings(record: Result, name: str) -> Iterator[Finding]:
     if not arguments.issuperset(re.split(r", *", match[2]) if match else re.findall("[()]", name)):
         clauses.append("{} has brackets that hold no argument of the run, key=value")
     for clause in clauses:
-        yield Finding("name", name, "a name of its own that says what the method does", clause)
+        yield Finding(
+            SUBMISSION, "name", name, "a name of its own that says what the method does", clause
+        )
 
 
 def _verification(verification: Verification, record: Result, cells: int) -> Iterator[Finding]:
@@ -184,7 +167,7 @@ def _verification(verification: Verification, record: Result, cells: int) -> Ite
         cells: Number of prompts and configurations that have rows.
     """
     n = record.identity.n_facts
-    yield Finding("rows", verification.rows, verification.n * cells)
+    yield Finding(VERIFICATION, "rows", verification.rows, verification.n * cells)
     for name, most in (
         ("tolerance", TOLERANCES.get(record.identity.dtype, 0.0)),
         ("largest_difference", verification.tolerance),
@@ -192,11 +175,11 @@ def _verification(verification: Verification, record: Result, cells: int) -> Ite
         ("changed_hits", ceil(TIES * verification.rows)),
     ):
         if (value := getattr(verification, name)) > most:
-            yield Finding(name, value, f"at most {most}")
+            yield Finding(VERIFICATION, name, value, f"at most {most}")
     if not verification.counts(record):
         clause = f"only {verification.about} of {n} were run again"
         expected = f"all facts, or {SAMPLE} drawn afterwards; it stands as self-reported"
-        yield Finding("n", None, expected, clause, refuses=False)
+        yield Finding(VERIFICATION, "n", None, expected, clause, refuses=False)
 
 
 def _base_name(name: str) -> str:
@@ -227,51 +210,43 @@ _DIGITS = 12
 Key = tuple[object, ...]
 
 
-class Claim(NamedTuple):
-    """What the first entry that states it holds alone, or states for all others."""
+def claims(entry: Entry) -> Iterator[tuple[Key, str, Finding]]:
+    """No result twice, one spelling, method and origin of code per name, and one run of a method.
 
-    document: str
-    """Where it is stated."""
-    field: str
-    key: Key
-    value: str
-    """What all entries of the key have; the entry's folder where one alone has the key."""
-    clause: str
-    """The fault of another entry of the key, whose value and folder follow."""
-    expected: str
-
-
-def claims(entry: Entry) -> Iterator[Claim]:
-    """No result twice, one spelling, method and origin of code per name, and one run of a method."""
+    Yields:
+        What the first entry that has the key holds alone, or states for all others; what all
+        entries of the key have, the entry's folder where one alone has it; and the fault of another
+        entry of the key, whose value and folder follow.
+    """
     what, folder, submission = entry.result.identity, entry.folder.name, entry.submission
-    key: Key = ("id", entry.result.id[:_DIGITS])
-    yield Claim(RECORD, "id", key, folder, "the same result is", "each result once")
+    once = Finding(RECORD, "id", None, "each result once", "the same result is")
+    yield ("id", entry.result.id[:_DIGITS]), folder, once
     if submission is None:
         return
     name, code = submission.name, submission.code
     look, base, parameters = _skeleton(name), _base_name(name), dict(what.localizer.parameters)
     expected = "that very name, or one that is not mistaken for it"
-    yield Claim(SUBMISSION, "name", ("name", look), name, f"{name} looks like", expected)
+    yield ("name", look), name, Finding(SUBMISSION, "name", None, expected, f"{name} looks like")
     version = " ".join(part for part in what.localizer.version.split(" ") if part != "scan")
     for hidden in ("seed", *_HIDDEN):
         parameters.pop(hidden, None)
     method = f"{what.localizer.name} {version} with {canonical_json(parameters)}"
     clause = f"{name} is {shown(method)} here, and"
     expected = "one method, version and set of parameters under one name"
-    yield Claim(SUBMISSION, "name", ("method", look), method, clause, expected)
+    yield ("method", look), method, Finding(SUBMISSION, "name", None, expected, clause)
     package, _, version = code.partition("==")
     origin = re.sub(r"[-_.]+", "-", package).casefold()
     if not version:
         origin = code.rpartition("@")[0].casefold().rstrip("/").removesuffix(".git")
     expected = "one repository or package for a name"
     clause = f"{base} is from {origin} here, and from"
-    yield Claim(SUBMISSION, "code", ("code", _skeleton(base)), origin, clause, expected)
+    yield ("code", _skeleton(base)), origin, Finding(SUBMISSION, "code", None, expected, clause)
     cell = (what.weights.model_dump_json(), what.tokenizer, what.dataset.hash, what.limit)
-    for suite, prompt in product(suites_of(entry.result), what.prompts):
+    expected = "one run of a method for each pair, facts, prompt and seed"
+    for suite, prompt in product(entry.suites, what.prompts):
         key = ("run", look, suite, prompt, *cell, what.seeds)
         clause = f"{name} has a run of {suite} on {prompt}"
-        expected = "one run of a method for each pair, facts, prompt and seed"
-        yield Claim(RECORD, "identity", key, folder, clause, expected)
+        yield key, folder, Finding(RECORD, "identity", None, expected, clause)
 
 
 @dataclass
@@ -289,56 +264,63 @@ class Others:
     """Hashes of the documents and rows of entries on the board; None where there is no board to
     compare with."""
 
-    def changed(self, sent: Sent) -> Iterator[tuple[str, Finding]]:
+    def changed(self, entry: Entry) -> Iterator[Finding]:
         """What is on the board stays, and only who keeps it adds a verification, seeds and ties."""
         if self.board is None:
             return
-        what, name = sent.entry.result.identity, sent.entry.folder.name
+        what, name = entry.result.identity, entry.folder.name
         before = self.board.get(name, {})
-        for document in (RECORD, FACTS, SUBMISSION, VERIFICATION):
-            was, now = before.get(document), sent.hashes.get(document)
-            if was is None and document == VERIFICATION and now is not None:
+        for file in (RECORD, FACTS, SUBMISSION, VERIFICATION):
+            was, now = before.get(file), entry.hashes.get(file)
+            if was is None and file == VERIFICATION and now is not None:
                 expected = "that of those who keep the board, who run kgbench rerun themselves"
-                yield document, Finding("file", None, expected, "it comes with the result")
+                yield Finding(file, "file", None, expected, "it comes with the result")
             elif before and was != now:
                 expected = "entries as they are, and new ones with them"
                 clause = "it is gone" if now is None else "it is another one than on the board"
-                yield document, Finding("file", None, expected, clause)
+                yield Finding(file, "file", None, expected, clause)
         if before:  # older entries stay, marked
             return
         if what.localizer.name in known().localizers and what.seeds != (0,):
             expected = "0: those who keep the board run further seeds of built-in methods"
-            yield RECORD, Finding("identity.seeds", list(what.seeds), expected)
+            yield Finding(RECORD, "identity.seeds", list(what.seeds), expected)
         if what.ties_count_for_the_target:
             expected = f"{known().metric_version}; run it again"
             clause = "it is 1, in which ties count for the method"
-            yield RECORD, Finding("identity.metric_version", None, expected, clause)
+            yield Finding(RECORD, "identity.metric_version", None, expected, clause)
 
-    def compared(self, sent: Sent) -> Iterator[tuple[str, Finding]]:
-        """Faults of an entry that is in order, and of those before it."""
-        entry = sent.entry
-        for claim in claims(entry):
-            value, where = self.claims.setdefault(claim.key, (claim.value, entry.folder.name))
-            if value != claim.value:
-                theirs = "" if value == where else f" {shown(value)}"
-                clause = f"{claim.clause}{theirs} in {where}"
-                yield claim.document, Finding(claim.field, None, claim.expected, clause)
+    def compared(self, entry: Entry) -> list[Finding]:
+        """Faults of an entry that is in order, and of those before it, up to the first refusal."""
+        findings = []
+        for finding in self._compared(entry):
+            findings.append(finding)
+            if finding.refuses:
+                break
+        return findings
+
+    def _compared(self, entry: Entry) -> Iterator[Finding]:
+        table = entry.rows()
+        for key, value, finding in claims(entry):
+            stated, where = self.claims.setdefault(key, (value, entry.folder.name))
+            if stated != value:
+                theirs = "" if stated == where else f" {shown(stated)}"
+                yield replace(finding, clause=f"{finding.clause}{theirs} in {where}")
         if entry.submission is not None:
-            yield from self._copied(entry, sent.rows)
+            yield from self._copied(entry, table)
         what = entry.result.identity
         donors = sorted(what.weights.donors.items())
         weights = (what.weights.recipient, *donors, what.tokenizer, what.dtype)
         for (prompt, hash), graft in product(what.prompts.items(), BASELINES):
-            rows = sent.rows.slice(*sent.places.get((prompt, graft), (0, 0)))
+            rows = table.slice(*entry.places.get((prompt, graft), (0, 0)))
             key = (weights, hash, graft, what.dataset.name)
             first, where = self.answers.setdefault(key, (rows, entry.folder.name))
             # Nats by which answers may differ between machines.
             if fault := unlike(rows, first, 0.25 if "16" in what.dtype else 1e-2):
                 expected = f"the answers in {where}, since the models and texts are the same"
-                yield FACTS, Finding(fault[0], None, expected, f"{graft} on {prompt}: {fault[1]}")
+                yield Finding(FACTS, fault[0], None, expected, f"{graft} on {prompt}: {fault[1]}")
                 return
 
-    def _copied(self, entry: Entry, table: pa.Table) -> Iterator[tuple[str, Finding]]:
+    def _copied(self, entry: Entry, table: pa.Table) -> Iterator[Finding]:
         """The same ranks of facts under another name; built-in methods may agree to the bit.
 
         On a plant many methods find the same few sites, so that there their maps are compared too.
@@ -361,10 +343,10 @@ class Others:
                 part = "all" if share == 1 else f"{100 * share:.2f} % of"
                 clause = f"{part} ranks are those of {{}} in {other.folder.name}"
                 expected = "a method's own answers"
-                copy = Finding("rank", other.method, expected, clause, refuses=share == 1)
-                yield FACTS, copy
+                refuses = share == 1
+                yield Finding(FACTS, "rank", other.method, expected, clause, refuses)
                 break
-        others.append((entry, tuple(parts)))
+        others.append((replace(entry, home=None), tuple(parts)))  # without its rows
 
 
 def _shared(part: Array, other: Array) -> float:

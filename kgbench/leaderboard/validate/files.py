@@ -1,4 +1,4 @@
-"""The documents and rows of entries, read without following a link, and parsed."""
+"""Entries as they are sent: their documents and rows, read without following a link, and parsed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 from pydantic import ValidationError
@@ -22,24 +22,20 @@ from kgbench.leaderboard.folders import (
     ENTRIES,
     ENTRY,
     NAME,
+    RESULTS,
     ROWS,
     MethodFolder,
-    document_hash,
     entry_line,
-    inside_folder,
     lines,
     named_documents,
     read_regular,
-    rows_hash,
     rows_of,
 )
-from kgbench.leaderboard.known import Shipped, shipped_of
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
 from kgbench.leaderboard.sandbox import SANDBOX
 from kgbench.leaderboard.validate.documents import SubmittedResult
-from kgbench.leaderboard.validate.findings import Finding, shown_name
 from kgbench.records import Record, Result, Strict, canonical_json
-from kgbench.records.fact_rows import STORED, Spans, in_order, spans
+from kgbench.records.fact_rows import STORED, in_order
 from kgbench.records.identity import private_kind, texts_in, texts_of
 
 DOCUMENTS: Mapping[str, type[Strict]] = {
@@ -51,29 +47,68 @@ DOCUMENTS: Mapping[str, type[Strict]] = {
 MADE = Record.model_fields.keys() - Result.model_fields.keys()
 """Fields of a run's record that follow from its rows, and from its map and plant."""
 
-RESULTS = "results"
-"""The folder of a leaderboard that holds the entries."""
-
 _FIT = "letters, digits and . _ + -, at most 120"
 _MARKUP = re.compile(r"<[A-Za-z/!?]|&#|\b(javascript|vbscript|data)\s*:", re.IGNORECASE)
+_HARMLESS = re.compile(r"[\w +()^%.:@=,-]{1,120}", re.ASCII)
+"""Names and keys that can be shown as they are."""
+
+_LONGEST = 80
+"""Characters of a submitter's own text that a finding repeats."""
 
 _MOST = 5
 """Findings of one kind that are listed of one file."""
 
 
-@dataclass(frozen=True, eq=False)
-class Sent:
-    """An entry as it was sent, parsed."""
+# ---------------------------------------------------------------------------------------- findings
 
-    entry: Entry
-    rows: pa.Table
-    """Its per-fact rows, sorted."""
-    places: Spans
-    """Where those of each prompt and configuration are."""
-    hashes: Mapping[str, str]
-    """Of each document, and of the rows."""
-    shipped: Shipped
-    """What is known of its data and models."""
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check says of a field; nothing where its value is the expected one."""
+
+    file: str
+    """Name of the file, empty of the whole entry; of a finding that was added to an entry, the
+    entry's name and that of the file."""
+    field: str
+    """Field of a JSON file, column of the per-fact rows, or property of the file."""
+    value: object
+    """What it is; `clause` shows it."""
+    expected: object = ""
+    clause: str = "it is {}"
+    """What is wrong; braces stand for the value."""
+    refuses: bool = True
+    """Whether the result is refused for it; otherwise it is a remark."""
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong, in words that can be printed anywhere."""
+        return self.clause.replace("{}", shown(self.value))
+
+    def __str__(self) -> str:
+        note = "" if self.refuses else "note: "
+        expected = f"; expected {self.expected}" if self.expected else ""
+        return f"{note}{self.file}: {self.field}: {self.wrong}{expected}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        return {
+            "file": self.file,
+            "field": self.field,
+            "wrong": self.wrong,
+            "expected": str(self.expected) or None,
+            "kind": "refusal" if self.refuses else "note",
+        }
+
+
+def shown(value: object) -> str:
+    """A submitter's value as it can be printed anywhere: escaped, and cut where it is long."""
+    text = ascii(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def shown_name(name: str) -> str:
+    """A name or key as findings give it: as it is where it is harmless."""
+    return name if _HARMLESS.fullmatch(name) else shown(name)
 
 
 @dataclass
@@ -97,62 +132,64 @@ class CheckedEntry:
         """Whether nothing in it is refused."""
         return not any(finding.refuses for finding in self.findings)
 
-    def add(self, *findings: Finding, document: str = "") -> None:
-        """Add findings on one of its documents, or on the whole."""
-        file = f"{self.folder}/{document}" if document else self.folder
+    def add(self, *findings: Finding) -> None:
+        """Add those findings whose value is not the expected one."""
         for finding in findings:
             if finding.value != finding.expected:
+                file = f"{self.folder}/{finding.file}".removesuffix("/")
                 self.findings.append(replace(finding, file=file))
 
     @contextmanager
-    def reading(self, field: str, expected: str, document: str = "") -> Iterator[None]:
+    def reading(self, file: str, field: str, expected: str) -> Iterator[None]:
         """Take what a reader raises for a finding.
 
         Args:
-            field: Property of the file that is read.
+            file: The file.
+            field: Property of it that is read.
             expected: What was expected of it.
-            document: The file.
         """
         try:
             yield
         except (DataError, ValueError, TypeError, RecursionError) as error:
             wrong = str(error) if isinstance(error, DataError) else ascii(str(error)[:100])
-            self.add(Finding(field, None, expected, wrong), document=document)
+            self.add(Finding(file, field, None, expected, wrong))
 
-    def parse(self) -> Sent | None:
-        """The entry, where all of its documents and its rows read."""
-        parts = {}
+    def parse(self) -> Entry | None:
+        """The entry with its rows in memory, where all of its documents and its rows read."""
+        parts: dict[str, Any] = {}
         for name, raw in self.documents.items():
-            parts[name], findings = parsed(raw, DOCUMENTS[name])
-            self.add(*findings, document=name)
+            parts[name], findings = parsed(name, raw)
+            self.add(*findings)
         if None in parts.values() or self.table is None or RECORD not in parts:
             return None
-        hashes = {name: document_hash(value) for name, value in self.documents.items()}
-        rows = in_order(self.table)
-        home = self.home or MethodFolder(Path(), {self.folder: self.documents})
-        result = cast(Result, parts[RECORD])
-        submission = cast(Submission | None, parts.get(SUBMISSION))
-        verification = cast(Verification | None, parts.get(VERIFICATION))
-        self.entry = Entry(home.path / self.folder, result, submission, verification, home)
-        hashes[FACTS] = rows_hash(rows)
-        return Sent(self.entry, rows, spans(rows), hashes, shipped_of(result))
+        path, rows = self.home.path if self.home else Path(), in_order(self.table)
+        home = MethodFolder(path, {self.folder: self.documents}, {self.folder: rows})
+        submission, verification = parts.get(SUBMISSION), parts.get(VERIFICATION)
+        self.entry = Entry(path / self.folder, parts[RECORD], submission, verification, home)
+        return self.entry
 
 
 # --------------------------------------------------------------------------------------- documents
 
 
-def parsed(raw: Any, model: type[Strict]) -> tuple[Strict | None, list[Finding]]:
-    """The content of a document, None where it is refused, and the findings on it."""
+def parsed(name: str, raw: Any) -> tuple[Strict | None, list[Finding]]:
+    """The content of a document, None where it is refused, and the findings on it.
+
+    Args:
+        name: Its file.
+        raw: Its JSON value.
+    """
     harmful = {text: reason for text in texts_in(raw) if (reason := harm(text)) is not None}
     if harmful:  # naming places takes several times as long as finding texts
         expected = "plain text, and no absolute path or credential"
-        places = texts_of(raw, named=shown_name)
         unfit = (
-            Finding(at, None, expected, f"it {harmful[t]}") for at, t in places if t in harmful
+            Finding(name, place, None, expected, f"it {harmful[text]}")
+            for place, text in texts_of(raw, named=shown_name)
+            if text in harmful
         )
         return None, list(islice(unfit, _MOST))
     try:
-        made = model.model_validate(raw)
+        made = DOCUMENTS[name].model_validate(raw)
         written = canonical_json(made.model_dump(mode="json", exclude_none=True))
     except ValidationError as error:
         findings = []
@@ -161,11 +198,11 @@ def parsed(raw: Any, model: type[Strict]) -> tuple[Strict | None, list[Finding]]
             place = ".".join(map(shown_name, map(str, fault["loc"]))) or "id"
             law = ascii(fault["msg"].removeprefix("Value error, "))[1:-1]
             law = "no such field" if fault["type"] == "extra_forbidden" else law
-            findings.append(Finding(place, fault["input"], law))
+            findings.append(Finding(name, place, fault["input"], law))
         return None, findings
     if canonical_json(raw) == written:
         return made, []
-    return made, [Finding("content", None, "", "it is not as kgbench writes it")]
+    return made, [Finding(name, "content", None, "", "it is not as kgbench writes it")]
 
 
 def harm(text: str) -> str | None:
@@ -186,16 +223,13 @@ def entries_below(path: Path, strict: bool) -> Iterator[CheckedEntry]:
     """The entry that a path is, or those in it, by name.
 
     Args:
-        path: A folder with a record, its `record.json`, a method folder, alone or with the name of
-            an entry after it, a folder of such folders, or a leaderboard's.
+        path: A folder with a record, its `record.json`, a method folder, a folder of such folders,
+            or a leaderboard's.
         strict: Whether hidden folders are read too, which a store of runs has.
 
     Raises:
         InputError: There is no such path, or nothing in it is an entry.
     """
-    if (place := inside_folder(path)) is not None:
-        yield from _named(*place)
-        return
     if path.name == RECORD and not path.is_dir():
         path = path.parent
     if (path / RESULTS).is_dir() and not (path / RECORD).exists():
@@ -222,7 +256,7 @@ def entries_below(path: Path, strict: bool) -> Iterator[CheckedEntry]:
             if name not in folders:
                 misplaced = CheckedEntry(shown_name(name))
                 expected = f"folders of entries or runs, and names of {_FIT}"
-                misplaced.add(Finding("kind", None, expected, "it is no such folder"))
+                misplaced.add(Finding("", "kind", None, expected, "it is no such folder"))
                 yield misplaced
 
 
@@ -234,19 +268,34 @@ def _fit(path: Path) -> bool:
     return NAME.fullmatch(path.name) is not None and not path.is_symlink()
 
 
+def entry_of_method(path: Path, name: str) -> list[CheckedEntry]:
+    """An entry of a method folder; all of them where the folder is at fault.
+
+    Raises:
+        UnknownNameError: It holds none of this name.
+    """
+    entries = _of_method(path)
+    if any(entry.home is None for entry in entries):
+        return entries
+    if not (named := [each for each in entries if each.folder == name]):
+        names = [each.folder for each in entries]
+        raise UnknownNameError("entry", name, names, f"looked in {str(path)!r}", most=5)
+    return named
+
+
 def _of_method(path: Path) -> list[CheckedEntry]:
     """The entries of a method folder, before them one with the findings on its files if any."""
     folder = CheckedEntry(shown_name(path.name))
     for name in sorted({*os.listdir(path)} - {ENTRIES, FACTS}):
         expected, wrong = f"{ENTRIES} and {FACTS} alone", "it is none of a method's files"
-        folder.add(Finding("file", None, expected, wrong), document=shown_name(name))
-    entries, rows = [], ROWS.empty_table()
+        folder.add(Finding(shown_name(name), "file", None, expected, wrong))
+    listed, rows = list[bytes](), ROWS.empty_table()
     expected = "the file as kgbench submit writes it"
-    with folder.reading("list", expected, ENTRIES):
-        for number, line in enumerate(lines(path / ENTRIES), 1):
-            entries.append(_listed(f"{folder.folder}:{number}", line))
-    with folder.reading("Parquet", expected, FACTS):
+    with folder.reading(ENTRIES, "list", expected):
+        listed = lines(path / ENTRIES)
+    with folder.reading(FACTS, "Parquet", expected):
         rows = SANDBOX.read(read_regular(path / FACTS, limits.FACTS_OF_METHOD), ROWS)
+    entries = [_listed(f"{folder.folder}:{number}", line) for number, line in enumerate(listed, 1)]
     home = MethodFolder(path, {entry.folder: entry.documents for entry in entries})
     left = rows.num_rows
     for entry in entries:
@@ -254,10 +303,10 @@ def _of_method(path: Path) -> list[CheckedEntry]:
         left -= entry.table.num_rows
         if not entry.table.num_rows:
             wrong = "there are none that read"
-            entry.add(Finding("rows", None, "its per-fact rows", wrong), document=FACTS)
+            entry.add(Finding(FACTS, "rows", None, "its per-fact rows", wrong))
     if left > 0:
         wrong = f"{{}} of its rows are of no entry that {ENTRIES} lists"
-        folder.add(Finding(ENTRY, left, "rows of entries alone", wrong), document=FACTS)
+        folder.add(Finding(FACTS, ENTRY, left, "rows of entries alone", wrong))
     return entries if folder.accepted else [folder, *entries]
 
 
@@ -269,48 +318,33 @@ def _listed(place: str, line: bytes) -> CheckedEntry:
         line: Its bytes.
     """
     entry = CheckedEntry(place)
-    with entry.reading("JSON", "a JSON object in UTF-8"):
+    with entry.reading("", "JSON", "a JSON object in UTF-8"):
         if len(line) > limits.LINE:
             raise DataError(f"it is too large: it has more than {limits.LINE} bytes")
         name, documents = named_documents({ENTRY: None, **json.loads(line)})
+        # Neither blanks nor a key that stands twice: parsers differ in which one they take.
+        as_written = entry_line(name, documents) == line.decode()
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            entry.add(Finding(ENTRY, name, _FIT))
+            entry.add(Finding("", ENTRY, name, _FIT))
             return entry
         entry.folder = name
-        # Neither blanks nor a key that stands twice: parsers differ in which one they take.
-        if not documents.keys() <= DOCUMENTS.keys() or entry_line(name, documents) != line.decode():
+        if not documents.keys() <= DOCUMENTS.keys() or not as_written:
             expected = "a record, its submission and verification alone, as kgbench writes them"
-            entry.add(Finding("content", sorted(documents), expected, "it holds {}"))
-        documents = {key: documents[key] for key in DOCUMENTS if key in documents}
+            entry.add(Finding("", "content", sorted(documents), expected, "it holds {}"))
         if RECORD not in documents:
             expected = "the record of each entry"
-            entry.add(Finding("file", None, expected, "it is missing"), document=RECORD)
-        entry.documents = documents
+            entry.add(Finding(RECORD, "file", None, expected, "it is missing"))
+        entry.documents = {key: documents[key] for key in DOCUMENTS if key in documents}
     return entry
-
-
-def _named(path: Path, name: str) -> list[CheckedEntry]:
-    """The entries of a method folder, or the one of a name.
-
-    Raises:
-        UnknownNameError: It holds none of this name.
-    """
-    entries = _of_method(path)
-    if not name or any(entry.home is None for entry in entries):
-        return entries
-    if not (named := [each for each in entries if each.folder == name]):
-        names = [each.folder for each in entries]
-        raise UnknownNameError("entry", name, names, f"looked in {str(path)!r}", most=5)
-    return named
 
 
 def _run(path: Path) -> CheckedEntry:
     """A run's own folder, of which record and rows are submitted, and nothing else."""
     run = CheckedEntry(shown_name(path.resolve().name))
-    with run.reading("JSON", "the record of a run", RECORD):
+    with run.reading(RECORD, "JSON", "the record of a run"):
         values = dict(json.loads(read_regular(path / RECORD, limits.FILE[RECORD])))
         # Figures are made of the rows, whatever it holds.
         run.documents[RECORD] = {key: values[key] for key in values if key not in MADE}
-    with run.reading("Parquet", "a facts.parquet as kgbench eval writes it of first tokens", FACTS):
+    with run.reading(FACTS, "Parquet", "a facts.parquet as kgbench eval writes it of first tokens"):
         run.table = SANDBOX.read(read_regular(path / FACTS, limits.FILE[FACTS]), STORED)
     return run

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import TOP
-from kgbench.leaderboard.known import known_answers, own_facts
-from kgbench.leaderboard.validate.files import Sent
-from kgbench.leaderboard.validate.findings import Finding, shown
-from kgbench.records.fact_rows import KEYS, is_ordered
-from kgbench.sites import BASELINES
+from kgbench.leaderboard.limits import FACTS
+from kgbench.leaderboard.validate.files import Finding, shown
+from kgbench.records.fact_rows import is_ordered
 
 _NEAR = 1e-4
 """Nats by which probabilities computed in single precision may pass their bounds."""
@@ -22,14 +22,13 @@ _NEAR = 1e-4
 _FLIPS = 0.01
 """Share of hits of PRE and SFT, plus one hit, that may differ as near ties do between machines."""
 
+_of_rows = partial(Finding, FACTS)
 
-def row_findings(sent: Sent) -> Iterator[Finding]:
+
+def row_findings(entry: Entry) -> Iterator[Finding]:
     """Each row by itself, all of them, and those that are known."""
-    findings = [*_possible(sent.rows), *_complete(sent)]
-    yield from findings
-    known = sent.shipped.pair is not None and sent.shipped.dataset is own_facts(sent.entry.pair)
-    if known and not findings:
-        yield from _answers(sent)
+    findings = [*_possible(entry.rows()), *_complete(entry)]
+    yield from findings or _answers(entry)
 
 
 def _possible(table: pa.Table) -> Iterator[Finding]:
@@ -54,15 +53,16 @@ def _possible(table: pa.Table) -> Iterator[Finding]:
         if not holds.all():
             row = table.slice(int(np.argmin(holds)), 1).to_pylist()[0]
             clause = f"in {int((~holds).sum())} of {table.num_rows} rows, first in {{}}"
-            yield Finding(name, list(row.values()), expected, clause)
-    if not is_ordered(table) and table.group_by(KEYS).aggregate([]).num_rows != table.num_rows:
+            yield _of_rows(name, list(row.values()), expected, clause)
+    if not is_ordered(table):  # rows are sorted, and do not ascend only where some are equal
         expected = "one row per prompt, configuration, fact and position"
-        yield Finding("rows", table.num_rows, expected, "of {} some stand twice")
+        yield _of_rows("rows", table.num_rows, expected, "of {} some stand twice")
 
 
-def _complete(sent: Sent) -> Iterator[Finding]:
+def _complete(entry: Entry) -> Iterator[Finding]:
     """The rows are all facts under all configurations, with the same targets."""
-    record, dataset, table, places = sent.entry.result, sent.shipped.dataset, sent.rows, sent.places
+    record, dataset = entry.result, entry.shipped.dataset
+    table, places = entry.rows(), entry.places
     what = record.identity
     asked = set(product(what.prompts, what.configurations))
     excused = set(product(what.prompts, record.not_applicable))
@@ -71,11 +71,11 @@ def _complete(sent: Sent) -> Iterator[Finding]:
         (places.keys() - asked, "{} was not asked for", "no others"),
     ):
         for cell in sorted(cells)[:3]:
-            yield Finding("graft", cell, expected, clause)
+            yield _of_rows("graft", cell, expected, clause)
     for graft in sorted(record.not_applicable):
         if all((prompt, graft) in places for prompt in what.prompts):
             expected = "none on some, where the method cannot express it"
-            yield Finding("graft", graft, expected, "{} has rows on all prompts")
+            yield _of_rows("graft", graft, expected, "{} has rows on all prompts")
     for prompt, graft in sorted(places.keys() & asked):
         first = table.slice(*places.get((prompt, "PRE"), (0, 0)))
         rows = table.slice(*places[prompt, graft])
@@ -83,33 +83,31 @@ def _complete(sent: Sent) -> Iterator[Finding]:
             if rows.select(columns) != first.select(columns):
                 expected = "the same facts, positions and targets under all configurations"
                 clause = f"{{}} has {rows.num_rows} rows of another {name} than PRE"
-                yield Finding(name, (prompt, graft), expected, clause)
+                yield _of_rows(name, (prompt, graft), expected, clause)
                 return
         if graft != "PRE":
             continue
         ids = set(rows["fact"].to_pylist())
         if not rows.num_rows == len(ids) == what.n_facts:
             expected = f"one position of each of {what.n_facts} facts, as the identity says"
-            yield Finding("fact", rows.num_rows, expected, f"{{}} rows of {len(ids)} facts")
+            yield _of_rows("fact", rows.num_rows, expected, f"{{}} rows of {len(ids)} facts")
         shipped = ids if dataset is None else {fact.id for fact in dataset.facts[: what.limit]}
         if strange := sorted(ids - shipped):
             clause = f"{len(strange)} are none of the data set's, such as {{}}"
-            yield Finding("fact", strange[0], "ids of its first facts", clause)
+            yield _of_rows("fact", strange[0], "ids of its first facts", clause)
 
 
-def _answers(sent: Sent) -> Iterator[Finding]:
+def _answers(entry: Entry) -> Iterator[Finding]:
     """The first answer of PRE or SFT that is not what is known of a shipped pair on its own facts."""
-    what, model = sent.entry.result.identity, sent.entry.pair
+    model, table = entry.pair, entry.rows()
     # Three digits of them are known; models that compute in 16 bits differ by more.
-    tolerance = 0.5 if "16" in what.dtype else 0.0105
-    for prompt, graft in product(what.prompts, BASELINES):
-        answers = known_answers(model, prompt, graft)
-        if answers is not None:
-            rows = sent.rows.slice(*sent.places.get((prompt, graft), (0, 0)))
-            if fault := unlike(rows, answers, tolerance, hits=True):
-                clause = f"{graft} on {prompt}: {fault[1]}"
-                yield Finding(fault[0], None, f"what is known of {model}", clause)
-                return
+    tolerance = 0.5 if "16" in entry.result.identity.dtype else 0.0105
+    for (prompt, graft), answers in entry.shipped.answers.items():
+        rows = table.slice(*entry.places.get((prompt, graft), (0, 0)))
+        if fault := unlike(rows, answers, tolerance, hits=True):
+            clause = f"{graft} on {prompt}: {fault[1]}"
+            yield _of_rows(fault[0], None, f"what is known of {model}", clause)
+            return
 
 
 def unlike(
