@@ -197,9 +197,9 @@ class Evaluation(Run):
         """
         return compare(self, other, metric)
 
-    @python_names()
+    @python_names(format="kind")
     def plot(self, kind: str = "chart") -> Picture:
-        """A picture of the run, as `kgbench plot` draws it.
+        """A picture of the run, as `kgbench show --format chart` draws it.
 
         Args:
             kind: `chart`, a bar per configuration with 95 % intervals; of ranked sites `curve`,

@@ -70,7 +70,7 @@ def drawing(
     for i, record in enumerate(records):
         if kind not in pictures_of(record):
             raise InputError(
-                f"{_run_text(record)} has no {PICTURES[kind]}: no sites were ranked; --kind chart "
+                f"{_run_text(record)} has no {PICTURES[kind]}: no sites were ranked; --format chart "
                 "draws its bars"
             )
         if record.identity.readout != records[0].identity.readout:
@@ -98,7 +98,7 @@ def _check_together(first: Record, second: Record, kind: str) -> None:
         if one != two:
             raise InputError(
                 f"{_run_text(first)} and {_run_text(second)} have different {what}, {one} and "
-                f"{two}; --kind {kind} draws runs of the same facts and prompts side by side"
+                f"{two}; --format {kind} draws runs of the same facts and prompts side by side"
             )
 
 
