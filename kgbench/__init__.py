@@ -68,17 +68,8 @@ _HOMES = {
     "train": "kgbench.api",
 }
 
-_MOVED = {
-    "plant": "kgbench.zoo.plant",
-    "reproduce": "kgbench.paper.reproduce",
-    "study": "kgbench.paper.study",
-}
-"""Names that were public here, and where they are now."""
-
 
 def __getattr__(name: str) -> Any:
-    if name in _MOVED:
-        raise AttributeError(f"{__name__}.{name} is {_MOVED[name]} now")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

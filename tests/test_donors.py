@@ -18,7 +18,10 @@ def test_donors_that_no_graft_names_are_an_axis(tmp_path: Path) -> None:
     names one keeps all in one run.
     """
     path = zoo_path(entry("tiny-gemma").donors["sft"])
-    line = ["eval", *"--model tiny-gemma --graft LT --prompt headline --limit 4".split()]
+    line = [
+        "eval",
+        *["--model", "tiny-gemma", "--graft", "LT", "--prompt", "headline", "--limit", "4"],
+    ]
     line += ["--output-dir", str(tmp_path)]
     alone = CliRunner().invoke(command, [*line, "--json", "-q"])
     several = CliRunner().invoke(command, [*line, "--donor", f"late={path}", "--json", "-q"])

@@ -19,7 +19,7 @@ import kgbench
 ROOT = Path(__file__).parent.parent
 HEAVY = (
     *("torch", "transformers", "numpy", "scipy", "pydantic", "pyarrow", "matplotlib"),
-    *("rich", "yaml", "faker", "tabulate"),
+    *("tqdm", "yaml", "faker", "tabulate"),
 )
 
 
@@ -149,21 +149,6 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     """The lazy package answers for a missing name as any module does."""
     with pytest.raises(AttributeError, match="no attribute 'evalute'"):
         _ = kgbench.evalute
-
-
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [
-        ("plant", "kgbench.zoo.plant"),
-        ("reproduce", "kgbench.paper.reproduce"),
-        ("study", "kgbench.paper.study"),
-    ],
-)
-def test_a_name_that_moved_says_where_to(name: str, place: str) -> None:
-    """It is an attribute error that names the new place, which has it."""
-    with pytest.raises(AttributeError, match=f"kgbench.{name} is {place} now"):
-        getattr(kgbench, name)
-    assert callable(getattr(import_module(place.rpartition(".")[0]), name))
 
 
 def test_every_module_exports_what_it_has() -> None:

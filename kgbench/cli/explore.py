@@ -11,6 +11,7 @@ from kgbench.cli.output import Output, until_interrupted, write_file
 from kgbench.errors import InputError
 from kgbench.runner.spec import PAIR
 
+
 @cli_command(
     *("answer", "subject", *PAIR, "dtype", "device", "device_map"),
     *("output", "served", "port", "as_json"),

@@ -5,9 +5,10 @@ A map is compared with the ground truth, and so are effects of its best sites, a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -51,11 +52,8 @@ from kgbench.sites.configurations import (
     parse_top,
 )
 from kgbench.stats.answer_frequency import (
-    LADDER,
-    BetterModel,
     Priors,
     answer_counts,
-    better_model,
     better_models,
     name_prior,
     priors_of,
@@ -155,8 +153,11 @@ def summarize(
     answers = {}
     for p in prompts if of_names else ():
         answers[p.name] = answer_counts(p.columns["PRE"]["target"])
-    if metric is None:
-        metric = Priors(dict(_models(prompts)), answers, limited).usual_metric
+    if metric is None:  # means of all metrics do not depend on that of the ratios
+        ran = chain.from_iterable(
+            _rows(prompt, prompt.scores(DEFAULT_METRIC), {}, 0) for prompt in prompts
+        )
+        metric = Priors(better_models(ran), answers, limited).usual_metric
     metric = check_metric(metric)
     rows: list[Row] = []
     synergies: dict[str, Estimate] = {}
@@ -199,18 +200,6 @@ def _contrasts(
             rows.append(GroupContrast(graft=graft, difference=figures[0], recovery=figures[1]))
         by_prompt[name] = tuple(rows)
     return by_prompt or None
-
-
-def _models(prompts: Sequence[PromptColumns]) -> Iterator[tuple[str, dict[str, BetterModel]]]:
-    """By prompt, the better model on each of the metrics among which one is taken."""
-    for prompt in prompts:
-        models = {}
-        for metric in LADDER:
-            scores = prompt.scores(metric)
-            support = support_of(scores.values(), metric)
-            base, donor = (mean(scores[graft], support).rounded() for graft in ("PRE", "SFT"))
-            models[metric] = better_model(base, donor, metric)
-        yield prompt.name, models
 
 
 def _rows(
