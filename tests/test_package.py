@@ -75,7 +75,7 @@ def test_what_lists_and_reads_runs_loads_no_torch(tmp_path: Path) -> None:
     """
     one, other = (folder(tmp_path, *stored(seed=seed, seeds=(seed,))) for seed in (0, 1))
     commands = ["ls models", "ls datasets", "ls prompts", f"show {one}", f"compare {one} {other}"]
-    commands += [f"show {one} --format csv", f"rerun {one} --metric mrr", f"audit {one} {other}"]
+    commands += [f"show {one} --format csv", f"show {one} --metric mrr", f"audit {one} {other}"]
     commands.append(f"show {one} {other} -o {tmp_path / 'picture.png'}")
     for command, loaded in zip(commands, loaded_by(*commands), strict=True):
         assert not {"torch", "transformers"} & loaded, command

@@ -22,11 +22,13 @@ from kgbench.leaderboard.entries import (
     read_entries,
 )
 from kgbench.leaderboard.folders import MethodFolder, changed, document_hash, rows_hash
+from kgbench.leaderboard.hits import METRIC
 from kgbench.leaderboard.known import known
 from kgbench.leaderboard.limits import RECORD, SUBMISSION
 from kgbench.leaderboard.validate import CheckedEntry, Finding, validate_entries
 from kgbench.records import Record, StoredRecord
 from kgbench.records.fact_rows import STORED
+from kgbench.stats import rescored
 
 _GROUP = "kgbench.localizers"
 """Entry points of installed packages that hold methods."""
@@ -60,7 +62,7 @@ def drafts(
     code: str | None = None,
     paper: str | None = None,
 ) -> list[Entry]:
-    """Runs as entries, in memory alone.
+    """Runs as entries on the boards' metric, in memory alone.
 
     Args:
         runs: Recorded runs.
@@ -83,6 +85,8 @@ def drafts(
                 "the answer: run it without --readout"
             )
         rows = facts.select(STORED.names)
+        if record.metric != METRIC:
+            record = rescored(record, facts, METRIC)
         document = record.document()
         about: dict[str, Any] = {
             "record": record.id,

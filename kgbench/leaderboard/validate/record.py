@@ -164,7 +164,7 @@ def _suite(sent: Sent) -> Iterator[Finding]:
         clause = f"{', '.join(missing[name])} of suite {name} were not run"
         expected = "all configurations of a suite, none left out"
         yield Finding("identity.configurations", None, expected, clause)
-    clause = f"it is {{}}: kgbench rerun RUN --metric {METRIC} --write computes figures on {METRIC}"
+    clause = f"it is {{}}: kgbench submit computes figures on {METRIC}"
     yield Finding("metric", record.metric, METRIC, clause)
 
 
