@@ -463,7 +463,7 @@ def evaluate(
     if not methods:
         raise InputError("localizer: expected a name or several, see `kgbench ls localizers`")
     labels = [each if isinstance(each, str) else getattr(each, "name", "") for each in methods]
-    specs = []
+    specs: list[Spec] = []
     for each, label in zip(methods, labels, strict=True):
         arguments = own_arguments(label, labels, localizer_args or {})
         method = None if isinstance(each, str) else created(each, arguments, seed)

@@ -28,25 +28,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-__all__ = [
-    "DataError",
-    "GraftSyntaxError",
-    "InputError",
-    "KgbenchError",
-    "LawError",
-    "ModelError",
-    "NotApplicableError",
-    "OutputError",
-    "RegionError",
-    "UnknownNameError",
-    "check_choice",
-    "command_line",
-    "first_fault",
-    "first_line",
-    "python_names",
-    "without_password",
-]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 _USER = re.compile(r"(?<=://)[^/\s@]+@")
 

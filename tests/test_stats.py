@@ -13,7 +13,7 @@ from scipy.stats import t
 
 from kgbench.estimate import Estimate
 from kgbench.stats import difference, hit_rate, linearised, mean, ratio, resample
-from kgbench.stats.intervals import discordance, divides, median, resampled_means, smallest_gain
+from kgbench.stats.intervals import discordance, divides, median, resampled_means
 
 hits = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40)
 
@@ -283,18 +283,6 @@ def test_ratios_of_thirty_facts() -> None:
     part = np.concatenate([np.repeat([1, 0], [9, 20]), [-1]])
     for numerator, numbers in ((gained, (1.0, 0.64, 1.56)), (part, (0.73, 0.20, 1.29))):
         assert ratio(numerator, gained).numbers == pytest.approx(numbers, abs=0.005)
-
-
-@pytest.mark.parametrize("n", [5, 10, 30, 50])
-def test_smallest_gain(n: int) -> None:
-    """One hit fewer is not significant, as many are; of four facts not even all."""
-    least = smallest_gain(n)
-    assert least is not None
-    hits = round(least * n)
-    for won, found in ((hits, True), (hits - 1, False)):
-        first = np.arange(n) < won
-        assert difference(first, np.zeros(n, bool)).excludes_zero == found
-    assert smallest_gain(4) is None
 
 
 SEEN = (

@@ -25,8 +25,6 @@ from kgbench.cli.output import TerminalText, terminal_text
 from kgbench.errors import KgbenchError, command_line
 from kgbench.version import __version__
 
-__all__ = ["command", "main"]
-
 INTERRUPTED = 130
 """Exit status of a process that ended on Ctrl-C: 128 + SIGINT."""
 

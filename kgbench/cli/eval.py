@@ -184,9 +184,8 @@ def _forecasts(specs: Sequence[Spec], settings: Settings, shown: bool) -> Iterat
         cost, lacking = dry_run(spec, settings, pairs), None
         headers, rows = cost_table([cost])
         about = {"model": spec.model, "localizer": spec.localizer}
-        if spec.donors:
-            about["donor"] = ", ".join(spec.donors)
-            rows = [["donor", about["donor"]], *rows]
+        if donors := ", ".join(spec.donors):
+            about["donor"], rows = donors, [["donor", donors], *rows]
         try:
             check_donor(check(spec).sources)
         except ModelError as error:

@@ -119,24 +119,16 @@ def _submission_json(run: Entry) -> dict[str, Any]:
 
 def _submission_lines(run: Entry) -> list[str]:
     from kgbench.leaderboard.entries import SOURCES
-    from kgbench.numbers import plain_text
 
     submission, verification = run.submission, run.verification
     if submission is None:
         return []
     paper = f", {submission.paper}" if submission.paper else ""
-    lines = ["", f"submitted as {submission.name}, code {submission.code}{paper}"]
-    if verification is None:
-        return [*lines, f"{run.badge}: {SOURCES[run.badge]}"]
-    flips = (
-        f", {verification.changed_hits} of {verification.rows} hits flipped"
-        if verification.changed_hits
-        else ""
-    )
-    largest = (
-        f"largest difference {plain_text(verification.largest_difference, 2)} of "
-        f"{plain_text(verification.tolerance)} nats"
-    )
-    sample = f"{verification.about} (seed {verification.seed})"
-    again = f"{sample} run again by kgbench {verification.kgbench} on {verification.time[:10]}"
-    return [*lines, f"{run.badge}: {again}, {largest}{flips}"]
+    how = SOURCES[run.badge]
+    if verification is not None:
+        how = (
+            f"{verification.about} (seed {verification.seed}) run again by kgbench "
+            f"{verification.kgbench} on {verification.time[:10]}"
+        )
+    lines = [f"submitted as {submission.name}, code {submission.code}{paper}"]
+    return ["", *lines, f"{run.badge}: {how}"]

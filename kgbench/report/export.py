@@ -76,6 +76,11 @@ class Named:
     """A metric, `sufficiency`, `synergy`, `average_precision`, …"""
     estimate: Estimate
 
+    @property
+    def where(self) -> str:
+        """Prompt, configuration and figure, in words."""
+        return ", ".join(filter(None, (self.prompt, self.graft, self.figure)))
+
 
 def figures(record: Record) -> Iterator[Named]:
     """All figures of a record that follow from what was measured; those of its cost do not."""

@@ -283,18 +283,6 @@ def standard_errors(estimate: Estimate) -> float:
     return abs(centre) / margin * student_quantile(count - 1) if margin else inf
 
 
-@lru_cache(maxsize=64)
-def smallest_gain(n: int) -> float | None:
-    """The smallest share of n facts that is significant where so many hits are won and none lost.
-
-    None where not even all are.
-    """
-    for gained in range(1, n + 1):
-        if divides(np.repeat([1, 0], [gained, n - gained])):
-            return gained / n
-    return None
-
-
 def ratio_difference(first: Parts, second: Parts) -> Estimate:
     """The paired difference of two ratios of means, second - first, over the same facts.
 

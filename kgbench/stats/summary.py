@@ -154,10 +154,9 @@ def summarize(
     for p in prompts if of_names else ():
         answers[p.name] = answer_counts(p.columns["PRE"]["target"])
     if metric is None:  # means of all metrics do not depend on that of the ratios
-        ran = chain.from_iterable(
-            _rows(prompt, prompt.scores(DEFAULT_METRIC), {}, 0) for prompt in prompts
-        )
-        metric = Priors(better_models(ran), answers, limited).usual_metric
+        first = [_rows(prompt, prompt.scores(DEFAULT_METRIC), {}, 0) for prompt in prompts]
+        better = better_models(chain.from_iterable(first))
+        metric = Priors(better, answers, limited).usual_metric
     metric = check_metric(metric)
     rows: list[Row] = []
     synergies: dict[str, Estimate] = {}
@@ -296,7 +295,12 @@ def rescored(record: Record, facts: pa.Table, metric: str | None = None) -> Reco
         DataError: The rows are not those of such a record.
         UnknownNameError: There is no such metric.
     """
-    return rejudged(with_figures(record, facts, metric or record.metric), facts)
+    again = with_figures(record, facts, metric or record.metric)
+    if (planted := again.planted) is None:
+        return again
+    effect, effects = best_effects(again, facts)  # they depend on the metric
+    prompts = {name: effects[name] for name in planted.prompts}
+    return with_planted(again, planted.model_copy(update={"effect": effect, "prompts": prompts}))
 
 
 def with_figures(result: Result, facts: pa.Table, metric: str | None) -> Record:
@@ -436,16 +440,6 @@ CARRIES, NOT = 0.9, 0.1
 
 OTHER = {"FE": "LT", "LT": "FE", "FE+LT": "(FE+LT)^C"}
 """The pathway that carries nothing of facts planted in another one."""
-
-
-def rejudged(record: Record, facts: pa.Table) -> Record:
-    """The record with the figures of its plant that depend on the metric of the ratios."""
-    if (planted := record.planted) is None:
-        return record
-    effect, effects = best_effects(record, facts)
-    prompts = {name: effects[name] for name in planted.prompts}
-    planted = planted.model_copy(update={"effect": effect, "prompts": prompts})
-    return with_planted(record, planted)
 
 
 def judged(result: Result, facts: pa.Table, ground: Ground) -> Planted:
