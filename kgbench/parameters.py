@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from kgbench.errors import InputError, KgbenchError, UnknownNameError, first_fault
+from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.registry import field_docs, told
 
 T = TypeVar("T")
@@ -130,5 +130,6 @@ def _read(what: str, text: str, kind: Any) -> Any:
     except PydanticSchemaGenerationError:
         return text
     except ValidationError as error:
-        expected = first_fault(error, "").removeprefix(": ")
+        expected = error.errors()[0]["msg"].partition(", unable")[0]
+        expected = expected.replace("Input should be", "expected")
         raise InputError(f"{what}: {expected}, not {text!r}") from None
