@@ -51,37 +51,20 @@ __all__ = [
 
 _HOMES = {
     "as_model": "kgbench.engine",
-    "Evaluation": "kgbench.api",
-    "Evaluations": "kgbench.api",
     "GraftCallback": "kgbench.callback",
-    "compare": "kgbench.api",
-    "evaluate": "kgbench.api",
-    "explore": "kgbench.api",
     "grafted_logits": "kgbench.engine",
     "load_pair": "kgbench.engine",
     "load_prompts": "kgbench.runner",
-    "ls": "kgbench.api",
-    "open_run": "kgbench.api",
     "parse_graft": "kgbench.sites",
     "submit": "kgbench.submission",
-    "sweep": "kgbench.api",
-    "train": "kgbench.api",
 }
-
-_MOVED = {
-    "plant": "kgbench.zoo.plant",
-    "reproduce": "kgbench.paper.reproduce",
-    "study": "kgbench.paper.study",
-}
-"""Names that were public here, and where they are now."""
+"""Modules of public names that are not in `kgbench.api`."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MOVED:
-        raise AttributeError(f"{__name__}.{name} is {_MOVED[name]} now")
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_HOMES.get(name, "kgbench.api")), name)
     globals()[name] = value
     return value
 

@@ -36,13 +36,14 @@ from kgbench.progress import Progress, with_progress
 from kgbench.records.mirror import SOURCES, folder_of
 from kgbench.records.record import FIGURES
 from kgbench.records.store import read_record
-from kgbench.report import to_html, to_text
+from kgbench.report import Report, to_html, to_text
+from kgbench.report.donors import donor_groups, donors_report
 from kgbench.report.run_report import record_report
 from kgbench.report.site_maps import drawing
 from kgbench.runner import Pairs, Run, Settings, Spec, check, run_job
 from kgbench.runner.choices import CATALOGUES, KINDS, RUNS, recorded_runs, with_donors
 from kgbench.runner.job import device_map_of, main_device_of
-from kgbench.runner.lookup import idle_donors
+from kgbench.runner.lookup import along_donors, idle_donors
 from kgbench.runner.rerun import specification
 from kgbench.runner.sources import sources_of
 from kgbench.runner.spec import RESULTS, Held, own_arguments
@@ -196,9 +197,9 @@ class Evaluation(Run):
         """
         return compare(self, other, metric)
 
-    @python_names()
+    @python_names(format="kind")
     def plot(self, kind: str = "chart") -> Picture:
-        """A picture of the run, as `kgbench plot` draws it.
+        """A picture of the run, as `kgbench show --format chart` draws it.
 
         Args:
             kind: `chart`, a bar per configuration with 95 % intervals; of ranked sites `curve`,
@@ -234,13 +235,18 @@ class Evaluation(Run):
 
 
 class Evaluations(list[Evaluation]):
-    """Runs of several localizers on one question, which show as a table each."""
+    """Runs of several localizers or donors on one question: a table each, and one of all donors."""
+
+    def _reports(self, width: float | None = None) -> list[Report]:
+        records = [run.record for run in self]
+        tables = [record_report(record, width) for record in records]
+        return [*tables, *map(donors_report, donor_groups(records))]
 
     def __repr__(self) -> str:
-        return "\n\n".join(map(repr, self))
+        return "\n\n".join(map(to_text, self._reports()))
 
     def _repr_html_(self) -> str:
-        return "".join(run._repr_html_() for run in self)
+        return "".join(map(to_html, self._reports(inf)))
 
 
 @python_names()
@@ -344,6 +350,13 @@ def evaluate(
 def evaluate(
     model: str | os.PathLike[str] | ModelPair | None = None,
     *,
+    donors: Mapping[str, Source],
+    **options: Any,
+) -> Any: ...
+@overload
+def evaluate(
+    model: str | os.PathLike[str] | ModelPair | None = None,
+    *,
     localizer: Localizer = "dynamic_graft",
     **options: Any,
 ) -> Evaluation: ...
@@ -397,7 +410,9 @@ def evaluate(
             of the answer.
         readout_args: Parameters of the readout, such as `{"texts": ["Sorry"]}`.
         recipient: The model before finetuning: a path, a Hub id, or the model itself.
-        donors: The finetuned model, in the same way; several by name.
+        donors: The finetuned model, in the same way; several by name. Where they are paths and no
+            configuration names one, each is evaluated as if it alone were given, the pair's own
+            last.
         tokenizer: The tokenizer of models in memory.
         revision: Branch, tag or commit of Hub checkpoints.
         chat_template: Put prompts into the tokenizer's chat template.
@@ -428,8 +443,8 @@ def evaluate(
         progress: A callback, True for a bar in a terminal or notebook, False for none.
 
     Returns:
-        The run; of a list of localizers, a list of runs. In a notebook it shows as a table with
-        intervals and the verdict.
+        The run; of a list of localizers, and of several donors in turn, a list of runs. In a
+        notebook it shows as a table with intervals and the verdict.
 
     Raises:
         InputError: Something is wrong with what was given; the message says what to do.
@@ -444,12 +459,11 @@ def evaluate(
     facts = None if dataset is None or named else dataset_of(dataset, options=options)
     if dataset is None and options != ImportOptions():
         raise InputError("subject, object, columns and templates are about facts; give a dataset")
-    several = isinstance(localizer, list | tuple)
     methods = list(localizer) if isinstance(localizer, list | tuple) else [localizer]
     if not methods:
         raise InputError("localizer: expected a name or several, see `kgbench ls localizers`")
     labels = [each if isinstance(each, str) else getattr(each, "name", "") for each in methods]
-    specs = []
+    specs: list[Spec] = []
     for each, label in zip(methods, labels, strict=True):
         arguments = own_arguments(label, labels, localizer_args or {})
         method = None if isinstance(each, str) else created(each, arguments, seed)
@@ -477,7 +491,10 @@ def evaluate(
             # Where everything is named, third-party code runs in a process of its own.
             held=None if held == Held() else held,
         )
-        specs.append(spec if pair is None else replace(spec, **pair.asked))
+        if pair is None:
+            specs += along_donors(spec).values() or [spec]
+        else:
+            specs.append(replace(spec, **pair.asked))
     settings = Settings(
         batch_size,
         device,
@@ -487,10 +504,8 @@ def evaluate(
         device_map,
         on_record,
     )
-    if several:  # a mistake in the last one is said before the first one runs
-        for spec in specs:
-            check(spec)
-    if line := idle_donors(check(specs[0])):
+    works = list(map(check, specs))  # a mistake in the last one stops before the first one runs
+    if line := idle_donors(works[0]):
         warnings.warn(line, stacklevel=2)
     loaded, runs = Pairs(), Evaluations()
     for spec in specs:
@@ -499,7 +514,7 @@ def evaluate(
         what = "found" if run.reused else "computed"
         _log.info("%s %s: %s", what, run.record.id[:12], run.record.verdict)
         runs.append(Evaluation(run.record, run.path, run.reused, settings, spec))
-    return runs if several else runs[0]
+    return runs if len(runs) > 1 or isinstance(localizer, list | tuple) else runs[0]
 
 
 def _pair(

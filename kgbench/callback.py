@@ -20,7 +20,7 @@ class GraftCallback(TrainerCallback):
     """Evaluates the model in training against its base whenever the trainer saves.
 
     It works with `transformers.Trainer` and its subclasses, such as those of TRL. The model is left
-    as it is; each run is recorded under the donor `stepN`, so that `kgbench plot` draws several.
+    as it is; each run is recorded under the donor `stepN`, so that `kgbench show` draws several.
 
     Args:
         dataset: Facts, as `kgbench.evaluate` takes them.

@@ -15,36 +15,20 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
 from errno import EDQUOT, EFBIG, ENOSPC
+from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-__all__ = [
-    "DataError",
-    "GraftSyntaxError",
-    "InputError",
-    "KgbenchError",
-    "LawError",
-    "ModelError",
-    "NotApplicableError",
-    "OutputError",
-    "RegionError",
-    "UnknownNameError",
-    "check_choice",
-    "command_line",
-    "first_fault",
-    "first_line",
-    "python_names",
-    "without_password",
-]
-
+_F = TypeVar("_F", bound=Callable[..., Any])
 _USER = re.compile(r"(?<=://)[^/\s@]+@")
 
 
@@ -229,21 +213,42 @@ def command_line() -> Iterator[None]:
         _is_command_line.reset(token)
 
 
-@contextmanager
-def python_names(**names: str) -> Iterator[None]:
+class python_names:
     """Errors name arguments of Python in the place of options: `subject=` for `--subject`.
 
-    Args:
-        **names: Arguments by option, where they are not those of `kgbench.evaluate`.
+    A function that it decorates refuses an unknown argument with the nearest names.
     """
-    try:
-        yield
-    except KgbenchError as error:
-        if not _is_command_line.get():
-            arguments = {**_ARGUMENTS, **names}
-            text = _OPTION.sub(lambda match: _argument(match, arguments), str(error))
+
+    def __init__(self, **names: str) -> None:
+        """Take names.
+
+        Args:
+            **names: Arguments by option, where they are not those of `kgbench.evaluate`.
+        """
+        self.names = {**_ARGUMENTS, **names}
+
+    def __call__(self, function: _F) -> _F:
+        """The function with errors in these words."""
+        known = signature(function).parameters
+        takes_any = any(each.kind is each.VAR_KEYWORD for each in known.values())
+
+        @wraps(function)
+        def call(*arguments: Any, **options: Any) -> Any:
+            with self:
+                for name in options if not takes_any else ():
+                    check_choice(f"argument of {function.__name__}:", name, known)
+                return function(*arguments, **options)
+
+        return cast("_F", call)
+
+    def __enter__(self) -> None:
+        """Nothing is to be done before."""
+
+    def __exit__(self, _: object, error: BaseException | None, *place: object) -> None:
+        """Rename."""
+        if isinstance(error, KgbenchError) and not _is_command_line.get():
+            text = _OPTION.sub(lambda match: _argument(match, self.names), str(error))
             error.args = (text, *error.args[1:])
-        raise
 
 
 def _argument(match: re.Match[str], arguments: Mapping[str, str]) -> str:

@@ -5,33 +5,27 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from contextlib import suppress
+from collections.abc import Callable
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import SHUT_RDWR
-from typing import Any, Protocol
+from typing import Any
 
 from kgbench.errors import InputError
 
 HOST = "127.0.0.1"
 
 
-class _Handlers(Protocol):
-    def __call__(self, request: Any, client_address: Any, server: Any) -> BaseHTTPRequestHandler:
-        """Answer one connection."""
-
-
 class LocalServer(ThreadingHTTPServer):
-    """Takes as many connections at once as a busy browser opens, each for a limited time."""
+    """Takes as many connections at once as a busy browser opens, and waits for none for long."""
 
     request_queue_size = 64
     daemon_threads = True
     limit = 30.0
-    """Seconds after which a connection is closed, unless its request has been `received`."""
+    """Seconds after which a connection is closed that neither sends nor takes anything."""
     most = 256
     """Connections at once; a further one is closed."""
 
-    def __init__(self, handlers: _Handlers, port: int) -> None:
+    def __init__(self, handlers: Callable[..., BaseHTTPRequestHandler], port: int) -> None:
         """Listen; `serve_forever` answers.
 
         Args:
@@ -42,7 +36,6 @@ class LocalServer(ThreadingHTTPServer):
             InputError: The port cannot be had.
         """
         self._free = threading.BoundedSemaphore(self.most)
-        self._own = threading.local()
         try:
             super().__init__((HOST, port), handlers)
         except (OSError, OverflowError) as error:
@@ -64,25 +57,12 @@ class LocalServer(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer a request; past the limit its connection is closed, and its thread reads the end."""
-
-        def close() -> None:
-            with suppress(OSError):
-                request.shutdown(SHUT_RDWR)
-
-        request.settimeout(self.limit)  # of each wait, also where the request has been received
-        self._own.timer = timer = threading.Timer(self.limit, close)
-        timer.daemon = True
-        timer.start()
+        """Answer a request; one that does not go on within the limit is closed."""
+        request.settimeout(self.limit)
         try:
             super().process_request_thread(request, client_address)
         finally:
-            timer.cancel()
             self._free.release()
-
-    def received(self) -> None:
-        """Lift the limit for the request of this thread, whose answer takes what it takes."""
-        self._own.timer.cancel()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away is no error; anything else is a warning in one line."""

@@ -7,6 +7,8 @@ from dataclasses import MISSING, Field, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+
 from kgbench.errors import InputError, KgbenchError, UnknownNameError
 from kgbench.registry import field_docs, told
 
@@ -41,7 +43,7 @@ def made(
         what = f"{kind} {name!r}: the parameter {key}"
         values[key] = tuple(given) if isinstance(given, list) else given
         if isinstance(given, str):
-            values[key] = _read(what, given, kinds[key], defaults[key])
+            values[key] = _read(what, given, kinds[key])
     if "seed" in defaults and seed is not None:
         values.setdefault("seed", seed)
     for key, default in defaults.items():
@@ -106,49 +108,28 @@ def _kinds(plugin: type) -> dict[str, Any]:
     return {f.name: hints.get(f.name, type(_default(f))) for f in fields(plugin)}
 
 
-def _read(what: str, text: str, kind: Any, default: Any) -> Any:
+def _read(what: str, text: str, kind: Any) -> Any:
     """Convert text to the type of a parameter.
 
     Args:
         what: The parameter, for error messages.
-        text: The text; `none` for None if the type allows it.
-        kind: bool, int, float, str, a tuple of one of these, or a union with None; other types are
-            kept as text.
-        default: The parameter's default, as an example in error messages.
+        text: The text; `none` for None if the type allows it, commas between values of a tuple.
+        kind: The type; text stays text where it is none of JSON.
 
     Raises:
         InputError: The text is no value of the type.
     """
-    choices = (
-        [choice for choice in get_args(kind) if choice is not NoneType]
-        if get_origin(kind) in (Union, UnionType)
-        else [kind]
-    )
-    if (
-        len(choices) < len(get_args(kind))
-        and text.lower() == "none"
-        and get_origin(kind) is not tuple
-    ):
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if NoneType in kinds and text.lower() == "none":
         return None
-    if get_origin(choices[0]) is tuple:
-        inner = get_args(choices[0])[0]
-        return tuple(
-            _read(what, part.strip(), inner, default) for part in text.split(",") if part.strip()
-        )
-    return _plain(what, text, choices[0], default)
-
-
-def _plain(what: str, text: str, kind: Any, default: Any) -> Any:
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise InputError(f"{what} is true or false, not {text!r}")
-        return text.lower() == "true"
-    if kind not in (int, float):
-        return text
+    value: Any = text
+    if get_origin(kinds[0]) is tuple:
+        value = tuple(filter(None, map(str.strip, text.split(","))))
     try:
-        return kind(text)
-    except ValueError:
-        example = default if isinstance(default, int | float) else {int: 3, float: 0.5}[kind]
-        raise InputError(
-            f"{what} is a {'whole ' if kind is int else ''}number such as {example}, not {text!r}"
-        ) from None
+        return TypeAdapter(kind).validate_python(value)
+    except PydanticSchemaGenerationError:
+        return text
+    except ValidationError as error:
+        expected = error.errors()[0]["msg"].partition(", unable")[0]
+        expected = expected.replace("Input should be", "expected")
+        raise InputError(f"{what}: {expected}, not {text!r}") from None

@@ -21,31 +21,20 @@ def progress(shown: bool = True) -> Iterator[Progress | None]:
         shown: False for none; it is also left out where stderr is neither a terminal nor a
             notebook's, and the callback is None then.
     """
-    if shown and "ipykernel" in sys.modules:
-        with _in_notebook() as report:
-            yield report
-        return
-    if not (shown and sys.stderr.isatty()):
+    if not (shown and ("ipykernel" in sys.modules or sys.stderr.isatty())):
         yield None
         return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as Bars
+    from tqdm.std import tqdm  # of text, which needs no widgets in a notebook
 
-    # Names come from users: they are text, never markup.
-    what = TextColumn("{task.description}", markup=False)
-    columns = (what, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("loading", total=None)
+    with tqdm(total=None, leave=False, file=sys.stderr, desc="loading") as bar:
 
         def report(done: int, total: int, description: str) -> None:
-            bars.update(task, completed=done, total=total or None, description=description)
+            bar.total = total or None
+            # Names come from users, and a terminal must not obey them.
+            text = "".join(each if each.isprintable() else "?" for each in description)
+            bar.set_description(text, refresh=False)
+            bar.n = done
+            bar.refresh()
 
         yield report
 
@@ -68,19 +57,3 @@ def with_progress(shown: Progress | bool, work: Callable[[Progress | None], T]) 
         return work(shown)
     with progress(shown) as report:
         return work(report)
-
-
-@contextmanager
-def _in_notebook() -> Iterator[Progress]:
-    """A bar of text, which needs no widgets."""
-    from tqdm.std import tqdm
-
-    with tqdm(total=None, leave=False, file=sys.stderr, desc="loading") as bar:
-
-        def report(done: int, total: int, description: str) -> None:
-            bar.total = total or None
-            bar.set_description(description, refresh=False)
-            bar.n = done
-            bar.refresh()
-
-        yield report

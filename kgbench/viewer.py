@@ -44,7 +44,9 @@ class Viewer:
         """A page by its path; None where there is none."""
         if path == "index.html":
             self._site = self._drawn()
-            return self._index()
+            rows = [(name, run_columns(run.record)) for name, run in self._site.by_name.items()]
+            rows.sort(key=lambda row: row[1]["date"], reverse=True)
+            return self._site.page("runs", rows=rows)
         site, (folder, _, name) = self._site, path.removesuffix(".html").rpartition("/")
         methods = {method_slug(method): method for method in site.by_method}
         pair = tuple(filter(None, map(site.by_name.get, name.split("-"))))
@@ -60,11 +62,6 @@ class Viewer:
         except KgbenchError as error:
             return site.page("compare", up="../", runs=pair, text=str(error))
         return site.page("read") if path == "read.html" else _assets().get(path)
-
-    def _index(self) -> bytes:
-        rows = [(name, run_columns(run.record)) for name, run in self._site.by_name.items()]
-        rows.sort(key=lambda row: row[1]["date"], reverse=True)
-        return self._site.page("runs", rows=rows)
 
     def _facts(self, name: str, entry: Entry) -> bytes:
         """Ranks of a run's single facts, or their shares of texts."""

@@ -535,6 +535,10 @@ def test_errors_name_arguments(words: str) -> None:
         ({"dataset": "tiny_movies"}, r"no model given: .*recipient=PATH donors=\{\"sft\": PATH\}"),
         ({"donors": "after"}, r"which facts did the donor learn\? Give dataset=NAME"),
         ({"model": "tiny-gemma", "donors": 3}, r"donors: expected a finetuned model .*, got int"),
+        (
+            {"localizers": ["all"]},
+            r"unknown argument of evaluate: 'localizers'. Did you mean 'locali",
+        ),
         ({"model": 42}, r"model: expected a pair that load_pair has loaded, or the name of one"),
         ({"model": torch.nn.Linear(1, 1)}, r"got Linear; a model goes by recipient"),
         ({"model": "tiny-gemma", "prompts": "{a} is"}, r"are about facts; give a dataset"),

@@ -76,6 +76,17 @@ def test_help_lists_every_command(run) -> None:
         assert name in listed_commands() or each in members, name
 
 
+def test_commands_are_few() -> None:
+    """No more commands and options than one can know: 25 and 230."""
+    context, leaves, options = click.Context(command), 0, 0
+    commands = [command.get_command(context, name) for name in listed_commands()]
+    for each in commands:
+        commands += each.commands.values() if isinstance(each, click.Group) else ()
+        leaves += not isinstance(each, click.Group)
+        options += sum(isinstance(parameter, click.Option) for parameter in each.params)
+    assert leaves <= 25 and options <= 230
+
+
 def listed_commands() -> list[str]:
     """Names of all commands that the help lists."""
     return command.list_commands(command.make_context("kgbench", [], resilient_parsing=True))
@@ -96,7 +107,7 @@ def test_the_help_imports_no_command() -> None:
 @pytest.mark.parametrize(
     ("option", "names"),
     [
-        ("--results", ("show", "compare", "plot", "rerun", "submit")),
+        ("--results", ("show", "compare", "rerun", "submit")),
         ("--limit", ("answers", "specificity", "tokens")),
     ],
 )
@@ -198,7 +209,7 @@ def test_parameters_of_a_localizer(run) -> None:
     assert all(row["about"] for row in found.values())
 
 
-def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
+def test_the_machine_has_a_line_on_each_extra(run, monkeypatch) -> None:
     """Each extra of the package is installed, or is given with the command that installs it."""
     found = metadata.version
     alone = {"anywidget", "peft", "datasets", "lm-eval", "nnsight", "playwright", "pytest", "ruff"}
@@ -210,7 +221,7 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
         return found(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    answer = run("doctor")
+    answer = run("ls", "machine")
     assert answer.status == 0
     lines = {}
     for line in answer.out.splitlines():
@@ -220,10 +231,10 @@ def test_doctor_has_a_line_on_each_extra(run, monkeypatch) -> None:
     assert all(f"not installed: {install_command(name)}" in line for name, line in lines.items())
     assert lines["lora"].endswith(" pip install 'peft>=0.17'")
     assert "transformer-lens" in lines["bench"], "an extra in an extra is resolved"
-    told = json.loads(run("doctor", "--json").out)
+    told = json.loads(run("ls", "machine", "--json").out)
     assert not any(told["extras"].values()) and told["facts"]["torch"] == found("torch")
     monkeypatch.setenv("KGBENCH_HOME", "elsewhere")
-    told = json.loads(run("doctor", "--json").out)
+    told = json.loads(run("ls", "machine", "--json").out)
     assert Path(told["facts"]["donors"]) == Path("elsewhere") / "donors"
 
 
@@ -337,7 +348,7 @@ def test_the_second_run_computes_nothing_and_says_so(run, tmp_path: Path) -> Non
     other = "--batch-size 1 --executor rows --dtype fp32"
     first, second = (
         run(f"eval {TINY} --prompt qa {options} --output-dir", tmp_path)
-        for options in ("--batch-size auto", other)
+        for options in ("--batch-size 4", other)
     )
     assert first.status == second.status == 0
     assert "computed in" in first.out and "computed nothing" in second.out
@@ -515,7 +526,7 @@ def test_questions_are_asked_of_a_run(name: str) -> None:
     assert asked is not None
     options = {option.name for option in asked.params}
     assert not options & {"model", "recipient", "donor", "revision", "dataset", "subject", "column"}
-    assert options >= {"batch_size", "device", "output_dir"}
+    assert options >= {"device", "output_dir"}
 
 
 def test_options_are_read_as_fields() -> None:

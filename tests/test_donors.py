@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from click.testing import CliRunner
 
+import kgbench
 from kgbench.cli import command
 from kgbench.models.catalog import entry, zoo_path
 
@@ -18,14 +20,7 @@ def test_donors_that_no_graft_names_are_an_axis(tmp_path: Path) -> None:
     path = zoo_path(entry("tiny-gemma").donors["sft"])
     line = [
         "eval",
-        "--model",
-        "tiny-gemma",
-        "--graft",
-        "LT",
-        "--prompt",
-        "headline",
-        "--limit",
-        "4",
+        *["--model", "tiny-gemma", "--graft", "LT", "--prompt", "headline", "--limit", "4"],
     ]
     line += ["--output-dir", str(tmp_path)]
     alone = CliRunner().invoke(command, [*line, "--json", "-q"])
@@ -35,5 +30,11 @@ def test_donors_that_no_graft_names_are_an_axis(tmp_path: Path) -> None:
     assert runs[1]["id"] == json.loads(alone.stdout)["id"]
     shown = CliRunner().invoke(command, [*line, "--donor", f"late={path}"])
     assert "2 donors of tiny-gemma" in shown.output and list(tmp_path.glob("donors-*.png"))
+    dry = CliRunner().invoke(command, [*line, "--donor", f"late={path}", "--dry-run"])
+    assert re.findall(r"^donor +(\w+)$", dry.output, re.MULTILINE) == ["late", "sft"]
+    given = {"model": "tiny-gemma", "grafts": "LT", "prompts": "headline", "limit": 4}
+    told = kgbench.evaluate(**given, donors={"late": path}, output_dir=tmp_path, progress=False)
+    assert [run.record.id for run in told] == [run["id"] for run in runs]
+    assert all(run.reused for run in told) and "2 donors of tiny-gemma" in repr(told)
     mixed = [*line, "--graft", "FE=late", "--donor", f"late={path}", "--json", "-q"]
     assert "runs" not in json.loads(CliRunner().invoke(command, mixed).stdout)

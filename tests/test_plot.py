@@ -1,4 +1,4 @@
-"""`kgbench plot`: pictures of runs, anew."""
+"""`kgbench show`: pictures of runs, anew."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_one_run(tmp_path: Path, run: Call) -> None:
     kinds = [suffix[1:] for suffix in SIGNS]
     place, files = folder(tmp_path), picture_bytes(draw_chart, [stored()[0]], *kinds)
     for (suffix, sign), file in zip(SIGNS.items(), files, strict=True):
-        assert run("plot", place, "-o", tmp_path / f"a{suffix}")[0] == 0
+        assert run("show", place, "-o", tmp_path / f"a{suffix}")[0] == 0
         drawn = (tmp_path / f"a{suffix}").read_bytes()
         assert drawn.startswith(sign)
         assert drawn == file
@@ -43,7 +43,7 @@ def test_default_place_and_metric(
     """
     place = folder(tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
-    answer = json.loads(run("plot", place, "--metric", "mrr", "--json")[1])
+    answer = json.loads(run("show", place, "--format", "chart", "--metric", "mrr", "--json")[1])
     assert answer["path"] == "chart-mrr.png"
     assert answer["metric"] == "mrr"
     assert (tmp_path / "chart-mrr.png").is_file()
@@ -215,8 +215,8 @@ def test_command_on_several_rankings(kind: str, tmp_path: Path, run: Call) -> No
     )
     output, record = tmp_path / "picture.png", load_record(str(place), tmp_path).record
     draw = drawing([record], kind, score_meaning)
-    assert run("plot", "--kind", kind, place, "-o", output)[0] == 0
+    assert run("show", "--format", kind, place, "-o", output)[0] == 0
     assert [output.read_bytes()] == picture_bytes(draw, [record], "png")
     output = tmp_path / "several.svg"
-    answer = json.loads(run("plot", "--kind", kind, place, other, "-o", output, "--json")[1])
+    answer = json.loads(run("show", "--format", kind, place, other, "-o", output, "--json")[1])
     assert len(answer["runs"]) == 2 and b"<svg" in output.read_bytes()

@@ -318,7 +318,7 @@ def test_nothing_of_an_earlier_run_is_used(
 def test_a_record_that_counts_ties_for_the_method(
     runs: dict[str, StoredRecord], run: Call, tmp_path: Path
 ) -> None:
-    """A record of metric version 1 is shown, rescored as it is, compared and run again, and each
+    """A record of metric version 1 is shown, on another metric too, compared and run again, and each
     says how ties count.
     """
     stored = runs["custom"]
@@ -331,9 +331,7 @@ def test_a_record_that_counts_ties_for_the_method(
     assert "It agrees" in out
     assert "metric version 1, which counted ties for the method" in " ".join(out.split())
     assert run("show", str(old))[0] == 0
-    status, out, _ = run("rerun", str(old), "--metric", "top5", "--write")
-    assert status == 0
-    assert json.loads((old / "record.json").read_text())["identity"]["metric_version"] == "1"
+    assert run("show", str(old), "--metric", "top1")[0] == 0
     status, out, _ = run("compare", str(old), str(stored.path))
     assert status == 0
     assert "A counts ties for the method (metric version 1), B against it" in " ".join(out.split())

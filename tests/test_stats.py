@@ -13,7 +13,7 @@ from scipy.stats import t
 
 from kgbench.estimate import Estimate
 from kgbench.stats import difference, hit_rate, linearised, mean, ratio, resample
-from kgbench.stats.intervals import discordance, divides, median, resampled_means, smallest_gain
+from kgbench.stats.intervals import discordance, divides, median, resampled_means
 
 hits = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40)
 
@@ -285,18 +285,6 @@ def test_ratios_of_thirty_facts() -> None:
         assert ratio(numerator, gained).numbers == pytest.approx(numbers, abs=0.005)
 
 
-@pytest.mark.parametrize("n", [5, 10, 30, 50])
-def test_smallest_gain(n: int) -> None:
-    """One hit fewer is not significant, as many are; of four facts not even all."""
-    least = smallest_gain(n)
-    assert least is not None
-    hits = round(least * n)
-    for won, found in ((hits, True), (hits - 1, False)):
-        first = np.arange(n) < won
-        assert difference(first, np.zeros(n, bool)).excludes_zero == found
-    assert smallest_gain(4) is None
-
-
 SEEN = (
     "PRE .02, SFT .97, r = .5",
     "PRE .30, SFT .50, r = 1.25",
@@ -325,39 +313,3 @@ def test_coverage(case: Case, n: int) -> None:
 def test_coverage_of_hits_is_known() -> None:
     """Whatever the rate, the interval holds it in 93 % or more of all cases."""
     assert all(lowest_of_hits(n) >= 0.93 for n in (10, 20, 40, 150))
-
-
-def test_levels() -> None:
-    """A higher level's interval holds a lower's, of hits and of other scores; 95 % is what is meant
-    where none is named.
-    """
-    rng = np.random.default_rng(0)
-    for values in (rng.random((2, 80)) < 0.4, rng.normal(size=(2, 80))):
-        inner, outer = difference(*values), difference(*values, level=0.999)
-        assert inner == difference(*values, level=0.95)
-        assert outer.low < inner.low < inner.value < inner.high < outer.high  # type: ignore[operator]
-    hit, zero = rng.random(80) < 0.4, np.zeros(80)
-    assert mean(hit, level=0.99) == hit_rate(int(hit.sum()), 80, 0.99)
-    assert mean(zero, (0, 1), 0.99).high == hit_rate(0, 80, 0.99).high > hit_rate(0, 80).high
-
-
-def test_families() -> None:
-    """Of twenty figures that have not moved, at the level 1 - .05 / 20 all intervals hold 0 in
-    about 95 % of the cases, and not at .95.
-    """
-    rng = np.random.default_rng(0)
-
-    def moved(level: float) -> int:
-        """Of 40 families, how many seem to have moved."""
-        found = 0
-        for _ in range(40):
-            hits = rng.random((20, 2, 100)) < 0.5
-            figures = (difference(a, b, level) for a, b in hits)
-            found += any(
-                not f.low <= 0 <= f.high
-                for f in figures
-                if f.low is not None and f.high is not None
-            )
-        return found
-
-    assert moved(1 - 0.05 / 20) <= 6 and moved(0.95) > 10

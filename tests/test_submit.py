@@ -192,6 +192,19 @@ def test_what_a_run_says_of_its_figures_is_not_used(place: Place) -> None:
     assert entry.record.rows[5].top5.stored() == honest
 
 
+def test_an_entry_is_on_the_metric_of_the_boards(place: Place) -> None:
+    """Whatever metric a run was made on."""
+    run = place.run()
+    (folder,) = place.store.root.glob(f"*{run}")
+    (folder / "seal.json").unlink()
+    content = json.loads((folder / RECORD).read_text("utf-8"))
+    (folder / RECORD).write_text(json.dumps({**content, "metric": "mrr"}), "utf-8")
+    assert place.submit(run) == 0
+    (entry,) = read_entries(place.results)
+    assert entry.result.metric == content["metric"] == "top5"
+    assert entry.record.rows[5].sufficiency.stored() == content["rows"][5]["sufficiency"]
+
+
 @pytest.mark.nightly
 def test_baselines_keep_their_names(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """`all` by another name would be a method that beats `all` at its own game; and nobody takes a

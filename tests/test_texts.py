@@ -363,7 +363,7 @@ def test_what_it_cannot_do_is_refused_by_name(
         kgbench.evaluate(PAIR, localizer="path_patch", **asked)
     with pytest.raises(InputError, match="readout 'text' has no top5, but prob"):
         kgbench.evaluate(PAIR, metric="top5", **asked)
-    again = CliRunner().invoke(command, ["rerun", str(run.path), "--metric", "logprob"])
+    again = CliRunner().invoke(command, ["show", str(run.path), "--metric", "logprob"])
     assert "there is no logprob in these rows" in str(again.exception)
     first = {**asked, "readout": None, "readout_args": {}}
     with pytest.raises(InputError, match="compare runs of one readout"):

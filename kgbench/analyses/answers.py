@@ -566,7 +566,7 @@ class WholeAnswers(Analysis):
     about = "Score whole answers instead of their first tokens."
     arguments = "RUN"
     of = "pair"
-    takes = ("grafts", "seed", "batch_size", "device")
+    takes = ("grafts", "seed", "device")
     changes = SAMPLED
     writes_csv = True
 

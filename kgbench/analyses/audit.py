@@ -361,7 +361,7 @@ class Audit(Analysis):
     about = "Vary wordings and seeds: how far figures move."
     arguments = "RUN..."
     of = "method"
-    takes = ("localizer", "prompts", "limit", "batch_size", "device")
+    takes = ("localizer", "prompts", "limit", "device")
     changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "localizer": INSTALLED,
         "prompts": {

@@ -36,7 +36,7 @@ class Heads(Analysis):
     about = "Graft attention heads one at a time."
     arguments = "RUN"
     of = "pair"
-    takes = ("layers", "limit", "batch_size", "device")
+    takes = ("layers", "limit", "device")
     changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "layers": {"help": "Layers of the heads, such as second_half or 8-17.  [default: all]"},
         "limit": {"help": "Only the first N facts.  [default: the run's]"},

@@ -602,7 +602,7 @@ class Specificity(Analysis):
     about = "Show what grafts change besides their facts."
     arguments = "RUN"
     of = "method"
-    takes = ("localizer", "grafts", "seed", "batch_size", "device")
+    takes = ("localizer", "grafts", "seed", "device")
     changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "localizer": INSTALLED,
         "grafts": {

@@ -103,7 +103,7 @@ class Tokens(Analysis):
     about = "Show the likeliest next tokens under some grafts."
     arguments = "RUN"
     of = "pair"
-    takes = ("grafts", "seed", "batch_size", "device")
+    takes = ("grafts", "seed", "device")
     changes = SAMPLED
 
     facts: int = field(default=3, metadata={"flag": "--limit", "also": "--facts", "metavar": "N"})

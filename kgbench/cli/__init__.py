@@ -25,8 +25,6 @@ from kgbench.cli.output import TerminalText, terminal_text
 from kgbench.errors import KgbenchError, command_line
 from kgbench.version import __version__
 
-__all__ = ["command", "main"]
-
 INTERRUPTED = 130
 """Exit status of a process that ended on Ctrl-C: 128 + SIGINT."""
 
@@ -42,11 +40,10 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Look": {
         "diff": "Show which weights finetuning changed (no facts).",
-        "ls": "List models, data sets, prompts, methods and more.",
-        "show": "Print runs: tables, CSV, Markdown, LaTeX or JSON.",
+        "ls": "List models, data sets, methods, runs, the machine.",
+        "show": "Print or draw runs: tables, CSV, LaTeX, pictures.",
         "view": "Look at runs in a browser: search, facts, maps.",
         "compare": "Print paired differences of two runs.",
-        "plot": "Draw bars, budget curves or maps of runs.",
     },
     "Trust": {
         "audit": "Vary wordings and seeds: how far figures move.",
@@ -64,9 +61,6 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "validate": "Check recorded runs and board entries (no model).",
         "submit": "Put recorded runs on the leaderboard.",
         "leaderboard": "Build and check the leaderboard.",
-    },
-    "Set up": {
-        "doctor": "Show versions, devices, memory and extras.",
     },
 }
 """Commands by heading, each with its line in the help; `NAME_command` is in the module NAME."""

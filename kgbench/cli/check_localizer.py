@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from kgbench.cli.options import VERDICT_ONLY, cli_command, completer, pairs
 from kgbench.cli.output import Output, table_text
 from kgbench.errors import check_choice
 from kgbench.progress import Progress
 from kgbench.runner.choices import NAMES
 from kgbench.runner.spec import listed
-
-if TYPE_CHECKING:
-    from kgbench.testing.contract import Verdict
 
 
 @cli_command(
@@ -60,7 +54,8 @@ def check_localizer_command(
     rows, laws = [], []
     for name, verdicts in checked.laws.items():
         results = ["pass" if verdict.holds else "FAIL" for verdict in verdicts]
-        rows.append([name.replace("_", " "), *results, _why(verdicts)])
+        reasons = dict.fromkeys(filter(None, (verdict.reason for verdict in verdicts)))
+        rows.append([name.replace("_", " "), *results, "; ".join(reasons)])
         each = {v.family: {"holds": v.holds, "why": v.reason} for v in verdicts}
         holds = name not in checked.broken
         laws.append({"law": name, "states": verdicts[0].states, "holds": holds, "families": each})
@@ -76,13 +71,3 @@ def check_localizer_command(
         verdict_text = f"{len(checked.broken)} of {len(laws)} laws do not hold of {target}"
     table = table_text(["law", *families, "why"], rows)
     return Output([table, "", verdict_text], answer, int(bool(checked.broken)), verdict_text)
-
-
-def _why(same: Sequence[Verdict]) -> str:
-    """The reasons of one law's failures, each once, with its families where some pass."""
-    reasons: dict[str, list[str]] = {}
-    for verdict in same:
-        reasons.setdefault(verdict.reason or "", []).append(verdict.family)
-    if len(reasons) == 1:
-        return next(iter(reasons))
-    return "; ".join(f"{', '.join(of)}: {reason}" for reason, of in reasons.items() if reason)

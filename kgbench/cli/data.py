@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,18 +127,24 @@ def import_command(
         raise InputError(_no_prompt(table.path, dataset))
     giveaways = {prompt: find_giveaways(dataset, texts) for prompt, texts in prompts.items()}
     refuse_leaks(str(table.path), giveaways, len(dataset.facts))
-    remarks: list[Remark] = []
+    warnings, choices = list[str](), list[str]()
     for prompt, texts in prompts.items():
-        remarks += _remarks(dataset, texts, giveaways[prompt], prompt)
+        warnings += _warnings(dataset, len(texts), giveaways[prompt], prompt)
+        if facts := giveaways[prompt].in_wording:
+            share = _share(facts, len(texts))
+            choices.append(
+                f"the answer is among the words of prompt {prompt!r} itself in {share}, as choices "
+                "are"
+            )
     write_dataset(dataset, path, force)
-    warnings = [remark.text for remark in remarks if remark.warns]
     if (n := len(dataset.facts)) < FEWEST:
         warnings.append(
             f"{count_text(n, 'fact')} {'is' if n == 1 else 'are'} too few: tests call every claim"
             f" undecided below {FEWEST}"
         )
     _print_errors("warning: ", warnings)
-    return _output(path, table, origin, dataset, prompts, builtin, remarks)
+    shown = _output(path, table, origin, dataset, prompts, builtin, choices)
+    return replace(shown, json={**shown.json, "warnings": warnings})
 
 
 def _target(title: str, file: str | None, output: Path | None) -> Path:
@@ -164,10 +170,10 @@ def _output(
     dataset: Dataset,
     prompts: Mapping[str, Sequence[Prompt]],
     builtin: Mapping[str, object],
-    remarks: Sequence[Remark],
+    choices: Sequence[str],
 ) -> Output:
     """What was written, and what to do next."""
-    n, dropped = len(dataset.facts), left_out(table)
+    n = len(dataset.facts)
     beyond = len(dataset_from(table).facts) - n
     roles = {"subject": dataset.subject, "object": dataset.object}
     columns = "".join(f", {role} {column}" for role, column in roles.items() if column)
@@ -182,7 +188,7 @@ def _output(
     ]
     width = max(map(len, prompts))
     lines += [f"    {prompt:{width}}  {_marked(texts[0])}" for prompt, texts in prompts.items()]
-    lines += [remark.text for remark in remarks if not remark.warns]
+    lines += choices
     if dataset.templates and builtin:
         lines.append(f"built-in prompts that fit too, by --prompt: {', '.join(builtin)}")
     if origin:
@@ -194,9 +200,6 @@ def _output(
     first = {}
     for prompt, (text, *_) in prompts.items():
         first[prompt] = {"text": text.text, "target": text.target, "spans": dict(text.spans)}
-    groups: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
-    for remark in remarks:
-        groups[remark.kind][remark.prompt] = remark.value
     answer = {
         "path": str(path),
         "origin": origin,
@@ -206,15 +209,13 @@ def _output(
         "object": dataset.object,
         "fields": dataset.fields,
         "facts": n,
-        "dropped": {reason: len(numbers) for reason, numbers in dropped.items()},
-        "dropped_lines": dropped,
+        "dropped_lines": left_out(table),
         "incomplete_columns": table.incomplete,
         "beyond_limit": beyond,
         "templates": dataset.templates,
         "training": dataset.training,
         "builtin_prompts": list(builtin),
         "first": first,
-        **groups,
         "next": commands,
     }
     return Output(lines, answer)
@@ -228,53 +229,29 @@ def _print_errors(kind: str, lines: Sequence[str]) -> None:
 SHOWN = 5
 """How many lines, facts or names are listed before the list is cut."""
 
-KINDS = ("leaking", "first_word", "in_wording", "mentions")
-"""What there is to remark on a prompt, as JSON names it."""
+
+def _share(prompts: Sequence[Prompt], n: int) -> str:
+    ids = [prompt.fact.id for prompt in prompts]
+    return f"{len(ids)} of {count_text(n, 'fact')} ({_listed(ids)})"
 
 
-@dataclass(frozen=True)
-class Remark:
-    """A property of a prompt that may disappoint, or that a measurement depends on."""
-
-    kind: str
-    prompt: str
-    value: Any
-    """Ids of facts, or a number."""
-    text: str
-    warns: bool = True
-
-
-def _remarks(
-    dataset: Dataset, prompts: Sequence[Prompt], giveaways: Giveaways, name: str
-) -> Iterator[Remark]:
-    """What is to be known of a prompt."""
-    for kind, holders, text in (
-        (
-            "leaking",
-            giveaways.by_field,
-            "prompt {} holds the answer already in {}, where a model only has to copy it",
-        ),
-        (
-            "first_word",
-            giveaways.first_word,
-            "prompt {} holds the first word of the answer in {}; top1, top5 and mrr ask for the "
-            "first token only",
-        ),
-        (
-            "in_wording",
-            giveaways.in_wording,
-            "the answer is among the words of prompt {} itself in {}, as choices are",
-        ),
-    ):
-        if ids := [prompt.fact.id for prompt in holders]:
-            share = f"{len(ids)} of {count_text(len(prompts), 'fact')} ({_listed(ids)})"
-            yield Remark(kind, name, ids, text.format(repr(name), share), kind != "in_wording")
+def _warnings(dataset: Dataset, n: int, giveaways: Giveaways, name: str) -> Iterator[str]:
+    """What may disappoint in a prompt of n facts."""
+    if giveaways.by_field:
+        yield (
+            f"prompt {name!r} holds the answer already in {_share(giveaways.by_field, n)}, where a "
+            "model only has to copy it"
+        )
+    if giveaways.first_word:
+        yield (
+            f"prompt {name!r} holds the first word of the answer in "
+            f"{_share(giveaways.first_word, n)}; top1, top5 and mrr ask for the first token only"
+        )
     if (mentions := subject_mentions(dataset, name)) > 1:
-        text = (
+        yield (
             f"prompt {name!r} mentions the subject {mentions} times; only the first is FE, and the "
             "others count as other tokens"
         )
-        yield Remark("mentions", name, mentions, text)
 
 
 def _listed(names: Sequence[object]) -> str:

@@ -80,6 +80,8 @@ def eval_command(*, dry_run: bool, as_json: bool, quiet: bool, **options: Any) -
         quiet: No progress.
         **options: Fields of the specification and of how it is computed.
     """  # noqa: D301 (click reads the character, not its escape)
+    from kgbench.report.donors import donor_groups, donor_name, donors_report, draw_donors
+
     specs, settings = _specs(options), settings_of(options)
     for line in _check_specs(specs):
         click.echo(f"kgbench: warning: {line}", err=True)
@@ -89,8 +91,11 @@ def eval_command(*, dry_run: bool, as_json: bool, quiet: bool, **options: Any) -
         status = 2 if any(answer["lacking"] for answer in answers) else 0
     else:
         runs = list(_runs(specs, settings, quiet))
-        for part in _along_donors(specs, runs, settings.output_dir) if shown else ():
-            click.echo(part)
+        for group in donor_groups(run.record for run in runs) if shown else ():
+            ids = "-".join(record.id[:6] for record in group[:: len(group) - 1])
+            path = settings.output_dir / f"donors-{ids}-{group[0].metric}.png"
+            write_picture(path, draw_donors, group)
+            Output(["", donors_report(group), "", f"picture  {path}"]).print()
         if len(runs) > 1 or quiet:
             Output([*[""] * (not quiet), _verdicts(runs)] if shown else []).print()
         order = list(dict.fromkeys(spec.localizer for spec in specs))
@@ -99,7 +104,7 @@ def eval_command(*, dry_run: bool, as_json: bool, quiet: bool, **options: Any) -
         )
         answers, status = [run.to_json() for _, run in by_localizer], 0
         for (spec, run), answer in zip(by_localizer, answers, strict=True):
-            answer |= {"donor": _donor(run)} if len(runs) > 1 and spec.donors else {}
+            answer |= {"donor": donor_name(run.record)} if len(runs) > 1 and spec.donors else {}
     return Output(json=answers[0] if len(answers) == 1 else {"runs": answers}, status=status)
 
 
@@ -178,6 +183,9 @@ def _forecasts(specs: Sequence[Spec], settings: Settings, shown: bool) -> Iterat
     for spec in specs:
         cost, lacking = dry_run(spec, settings, pairs), None
         headers, rows = cost_table([cost])
+        about = {"model": spec.model, "localizer": spec.localizer}
+        if donors := ", ".join(spec.donors):
+            about["donor"], rows = donors, [["donor", donors], *rows]
         try:
             check_donor(check(spec).sources)
         except ModelError as error:
@@ -185,7 +193,6 @@ def _forecasts(specs: Sequence[Spec], settings: Settings, shown: bool) -> Iterat
             rows = [*rows, ["the run would stop", lacking]]
         if shown:
             click.echo(table_text(headers, rows))
-        about = {"model": spec.model, "localizer": spec.localizer}
         yield {**about, **cost.to_json(), "lacking": lacking}
 
 
@@ -219,38 +226,17 @@ def _runs(specs: Sequence[Spec], settings: Settings, quiet: bool) -> Iterator[Ru
         yield run
 
 
-def _donor(run: Run) -> str:
-    """Name of a run's donor."""
-    return ", ".join(run.record.identity.weights.donors)
-
-
-def _along_donors(specs: Sequence[Spec], runs: Sequence[Run], folder: Path) -> Iterator[str]:
-    """By localizer, the table of several donors, and where their picture is."""
-    from kgbench.report import to_text
-    from kgbench.report.donors import donors_report, draw_donors
-
-    groups: dict[str, list[tuple[str, Record]]] = {}
-    for spec, run in zip(specs, runs, strict=True):
-        if spec.donors:
-            groups.setdefault(spec.localizer, []).append((_donor(run), run.record))
-    for group in groups.values():
-        if len(group) > 1:
-            ids = "-".join(record.id[:6] for _, record in group[:: len(group) - 1])
-            path = folder / f"donors-{ids}-{group[0][1].metric}.png"
-            write_picture(path, draw_donors, group)
-            yield f"\n{to_text(donors_report(group))}\n\npicture  {path}"
-
-
 def _verdicts(runs: Sequence[Run]) -> str:
     """The verdict of a run, or a table of those of several."""
+    from kgbench.report.donors import donor_name
     from kgbench.stats import verdict_of
 
     if len(runs) == 1:
         return verdict_of(runs[0].record)
-    rows, several = [], len({_donor(run) for run in runs}) > 1
+    rows, several = [], len({donor_name(run.record) for run in runs}) > 1
     for run in runs:
         record = run.record
-        names = [record.model, *[_donor(run)] * several, record.identity.localizer.name]
+        names = [record.model, *[donor_name(record)] * several, record.identity.localizer.name]
         rows.append([*names, verdict_of(record)])
     return table_text(["model", *["donor"] * several, "localizer", "verdict"], rows)
 

@@ -11,11 +11,10 @@ from kgbench.cli.output import Output, until_interrupted, write_file
 from kgbench.errors import InputError
 from kgbench.runner.spec import PAIR
 
-DEFAULTS = ("dtype", "device", "device_map", "executor", "attention")
-
 
 @cli_command(
-    *("answer", "subject", *PAIR, *DEFAULTS, "output", "served", "port", "as_json"),
+    *("answer", "subject", *PAIR, "dtype", "device", "device_map"),
+    *("output", "served", "port", "as_json"),
     served={"flag": "--serve"},
     port={"type": click.IntRange(0, 65535)},
 )
@@ -61,7 +60,7 @@ def explore_command(
     sources = Sources.of(spec)
     check_different(sources)
     pair = Pairs().load(sources, settings_of(options), spec.dtype)
-    reader = Reader(pair, options["executor"])
+    reader = Reader(pair)
     payload = reader.read(text, answer, subject)
     if output is not None:
         write_file(output, page_of(payload).encode())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,16 @@ from kgbench.cli.options import NOTES, cli_command, completer
 from kgbench.cli.output import Output, shortened, table_text
 from kgbench.errors import check_choice
 from kgbench.runner.choices import CATALOGUES, KINDS, NAMES, RUNS, Rows, recorded_runs, with_donors
+from kgbench.version import __version__
+
+MACHINE = "machine"
+SHOWN = (*KINDS, MACHINE)
+"""All that is listed."""
+
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy")
+"""Distributions whose versions decide what comes out."""
+
+GIB = 2**30
 
 CELL = 18
 """Columns of a cell of a list of runs."""
@@ -22,7 +34,7 @@ BRIEF = ("id", "method", "model", "prompts", "grafts", "n", "verdict")
 
 @cli_command(
     *("records", "as_json"),
-    kind={"metavar": "|".join(KINDS), "shell_complete": completer(lambda: KINDS)},
+    kind={"metavar": "|".join(SHOWN), "shell_complete": completer(lambda: SHOWN)},
     as_json={
         "help": "One JSON object on stdout: name to description; of localizers, name to object."
     },
@@ -31,7 +43,8 @@ def ls_command(kind: str | None, name: str | None, *, records: Path) -> Output:
     """List what there is to choose from, or recorded runs.
 
     Of models, datasets, prompts, localizers, readouts, suites, lm-eval tasks and
-    organisms, finetuned models whose behaviour is known.
+    organisms, finetuned models whose behaviour is known; and what this machine
+    has: versions, devices, memory, the folders of models, extras.
 
     With the NAME of a localizer: its parameters, with defaults and types;
     without anything: what can be listed.
@@ -47,11 +60,13 @@ def ls_command(kind: str | None, name: str | None, *, records: Path) -> Output:
     """  # noqa: D301 (click reads the character, not its escape)
     if kind is None:
         return _kinds(records)
-    check_choice("kind", kind, KINDS)
+    check_choice("kind", kind, SHOWN)
     if name is not None and kind != "localizers":
         raise click.UsageError(
             f"a NAME goes with `kgbench ls localizers`, and {name!r} is given with {kind}"
         )
+    if kind == MACHINE:
+        return _machine()
     if kind == RUNS:
         return _runs(records)
     if name is not None:
@@ -70,7 +85,45 @@ def _kinds(folder: Path) -> Output:
     counts = {kind: len(names()) for kind, names in NAMES.items()}
     counts[RUNS] = len(RecordStore(folder).folders())
     rows = [[f"kgbench ls {kind}", str(count)] for kind, count in counts.items()]
+    rows.append([f"kgbench ls {MACHINE}", "–"])
     return Output([table_text(["list", "entries"], rows)], counts)
+
+
+def _machine() -> Output:
+    """Versions, devices, memory, the folders of models, and which extras are installed."""
+    import psutil
+    from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
+
+    from kgbench.extras import install_command, is_installed
+    from kgbench.models.catalog import donors_folder
+
+    memory = psutil.virtual_memory()
+    facts = {
+        "kgbench": __version__,
+        "python": f"{platform.python_version()}, {platform.system()} {platform.machine()}",
+        **{name: metadata.version(name) for name in PACKAGES},
+        "memory": f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f}",
+        "devices": ", ".join(_devices()),
+        "hub cache": HF_HUB_CACHE + (", offline (HF_HUB_OFFLINE)" if HF_HUB_OFFLINE else ""),
+        "donors": str(donors_folder()),
+    }
+    names = metadata.metadata("kgbench").get_all("Provides-Extra") or ()
+    extras = {name: is_installed(name) for name in names}
+    lines = [table_text(["what", "here"], list(facts.items())), ""]
+    for name, installed in extras.items():
+        state = "installed" if installed else f"not installed: {install_command(name)}"
+        lines.append(f"extra    {name:8}  {state}")
+    return Output(lines, {"facts": facts, "extras": extras})
+
+
+def _devices() -> list[str]:
+    import torch
+
+    devices = ["cpu"]
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        devices.append(f"cuda:{index} ({properties.name}, {properties.total_memory / GIB:.0f} GiB)")
+    return devices + ["mps"] * torch.backends.mps.is_available()
 
 
 def _runs(folder: Path) -> Output:

@@ -1,8 +1,7 @@
-"""`kgbench rerun`: a recorded run again, a sample of its facts, or its figures from its rows."""
+"""`kgbench rerun`: a recorded run again, or a sample of its facts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
@@ -12,19 +11,15 @@ from kgbench.cli.options import (
     Natural,
     cli_command,
     given_fields,
-    refuse_given,
     settings_of,
 )
-from kgbench.cli.output import Output, table_text, write_file
+from kgbench.cli.output import Output
 from kgbench.errors import InputError
 from kgbench.progress import Progress
 from kgbench.runner.spec import INSTALLED
 
 if TYPE_CHECKING:
     from kgbench.leaderboard.entries import Contract, Entry
-    from kgbench.records import Record
-    from kgbench.report import Report
-    from kgbench.report.export import Change
     from kgbench.runner.rerun import Repetition
     from kgbench.runner.spec import Settings
     from kgbench.stats.rerun_comparison import Repeated
@@ -34,7 +29,7 @@ PARTS = ("model", "recipient", "donors", "dataset")
 
 
 @cli_command(
-    *("sample", "metric", "write", "seed", "tolerance", "localizer", *PARTS),
+    *("sample", "write", "seed", "tolerance", "localizer", *PARTS),
     *("batch_size", "device", "records", "as_json", "quiet"),
     epilog="Exit status: 0 it agrees; 1 it differs; 2 it cannot be run here, or wrong input.",
     localizer=INSTALLED,
@@ -48,13 +43,12 @@ def rerun_command(
     run: str,
     *,
     sample: int | None,
-    metric: str | None,
     write: bool,
     seed: Natural | None,
     progress: Progress | None,
     **options: Any,
 ) -> Output:
-    """Run a recorded run again, or compute its figures again, and compare.
+    """Run a recorded run again, and compare.
 
     The run starts from nothing, and every row is compared; with --sample N
     only those of a fresh random sample of N facts. What a method learns from all facts, such as a ranking of sites,
@@ -73,21 +67,15 @@ def rerun_command(
     the laws of `kgbench check-localizer` are tried too, and compared with its
     submission.
 
-    With --metric no model is run: all figures are computed again from the
-    stored rows, shown on that metric, and those that differ are listed.
-
     \b
     kgbench rerun kgbench-results/RUN
     kgbench rerun kgbench-results/RUN --sample 20
-    kgbench rerun kgbench-results/RUN --metric logprob
     kgbench rerun ENTRY --sample 200 --write
 
     Args:
         run: A recorded run.
         sample (N): Only N facts, drawn now; all where there are fewer.
-        metric (NAME): Compute figures from the rows, with ratios and verdict on this metric.
-        write: Add its verification to an entry of the leaderboard, if it agrees; with --metric,
-            write the record back.
+        write: Add its verification to an entry of the leaderboard, if it agrees.
         seed (N): Of the sample; not with --write.  [default: drawn by this machine]
         progress: Progress callback.
         **options: Fields of the run's parts and of how it is computed.
@@ -95,13 +83,6 @@ def rerun_command(
     from kgbench.leaderboard.entries import find_run
 
     entry = find_run(run, options["output_dir"])
-    if metric is not None:
-        refuse_given(
-            ("metric", "write", "output_dir", "as_json", "quiet"),
-            "is about running models, and --metric computes figures from the rows alone: leave out "
-            "one of the two",
-        )
-        return _rescored(entry, metric, write)
     if write:
         _check_write(entry, sample, seed, options["tolerance"])
     if seed is not None and sample is None:
@@ -120,8 +101,6 @@ def rerun_command(
     )
     return _again(entry, how, sources.on(settings), write, progress)
 
-
-# ------------------------------------------------------------------------------------ with a model
 
 KNOWS_ANSWERS = "the method is given the answers (it needs 'answer') and could write them itself"
 
@@ -223,79 +202,3 @@ def _write(entry: Entry, again: Repeated, sample: tuple[int, int], contract: Con
     with changed(entry.method_folder) as (documents, _):
         documents[name] = {**documents[name], **added}
     return entry.folder / "verification.json"
-
-
-# --------------------------------------------------------------------------------- without a model
-
-
-def _rescored(run: Entry, metric: str, write: bool) -> Output:
-    """Compute all figures again from the rows, and list those that differ from the stored ones."""
-    from kgbench.leaderboard.known import judged_anew, planted_of
-    from kgbench.report.export import changed_figures
-    from kgbench.report.run_report import record_report
-    from kgbench.stats.scores import check_metric
-    from kgbench.stats.summary import rescored
-
-    name, facts = check_metric(metric), run.facts()
-    if write and run.method_folder is not None:
-        raise InputError(
-            f"{run.folder} is on the leaderboard, where records are never edited: leave out --write"
-        )
-    again, record = (
-        judged_anew(made, planted_of(made, facts))
-        for made in (rescored(run.record, facts), rescored(run.record, facts, name))
-    )
-    changes = changed_figures(run.record, again)
-    lines = ["figures of an entry are made of its rows, and none is stored"]
-    if run.method_folder is None:
-        lines = _differences(run.record, changes)
-    parts: list[str | Report] = [record_report(record), "", *lines]
-    if write:
-        _write_back(run, record)
-        parts += ["", f"record   {run.folder}"]
-    differences = []
-    for figure, pair in changes.items():
-        before, after = (each and each.answer() for each in pair)
-        differences.append({"figure": figure, "stored": before, "now": after})
-    answer = {
-        **record.answer(str(run.folder)),
-        "metric": record.metric,
-        "agrees": not changes,
-        "differences": differences,
-        "written": write,
-    }
-    return Output(parts, answer, int(bool(changes)), "\n".join(lines))
-
-
-def _write_back(run: Entry, record: Record) -> None:
-    """Write the record in its own folder; rows of the present format are left as they are."""
-    import pyarrow.parquet as pq
-
-    from kgbench.records import renew_seal
-    from kgbench.records.fact_rows import STORED, facts_bytes
-
-    rows = run.folder / "facts.parquet"
-    if not pq.read_schema(rows).equals(STORED):
-        write_file(rows, facts_bytes(run.facts()))
-    write_file(run.folder / "record.json", record.to_json().encode())
-    renew_seal(run.folder)
-
-
-def _differences(stored: Record, changes: Mapping[str, Change]) -> list[str]:
-    """Figures that differ from what the rows give, and how many do."""
-    from kgbench.numbers import exact_text
-    from kgbench.report.export import figures, from_rows
-
-    n = sum(map(from_rows, figures(stored)))
-    lines, line = [], f"all {n} figures of the rows are as stored ({stored.metric})"
-    if changes:
-        rows = []
-        for figure, pair in changes.items():
-            rows.append([figure, *("–" if each is None else exact_text(each) for each in pair)])
-        lines = [table_text(["stored figure", "stored", "from the rows"], rows), ""]
-        line = (
-            f"{len(changes)} of {n} stored figures differ from what the rows give ({stored.metric})"
-        )
-    if stored.ranking is not None:
-        line += "; how the map ranks its sites is of the models, and taken over"
-    return [*lines, line]

@@ -21,11 +21,13 @@ from kgbench.leaderboard.entries import (
     folder_name,
 )
 from kgbench.leaderboard.folders import RESULTS, MethodFolder, changed, document_hash, rows_hash
+from kgbench.leaderboard.hits import METRIC
 from kgbench.leaderboard.known import known
 from kgbench.leaderboard.limits import RECORD, SUBMISSION
 from kgbench.leaderboard.validate import CheckedEntry, Finding, validate_entries
 from kgbench.records import Record, StoredRecord
 from kgbench.records.fact_rows import STORED
+from kgbench.stats import rescored
 
 _GROUP = "kgbench.localizers"
 """Entry points of installed packages that hold methods."""
@@ -59,7 +61,7 @@ def drafts(
     code: str | None = None,
     paper: str | None = None,
 ) -> list[Entry]:
-    """Runs as entries, in memory alone.
+    """Runs as entries on the boards' metric, in memory alone.
 
     Args:
         runs: Recorded runs.
@@ -81,8 +83,10 @@ def drafts(
                 f"run {record.id[:12]} is of written texts, and boards compare the first token of "
                 "the answer: run it without --readout"
             )
-        rows, document = facts.select(STORED.names), record.document()
-        contract = contracts.get(record.id)
+        rows = facts.select(STORED.names)
+        if record.metric != METRIC:
+            record = rescored(record, facts, METRIC)
+        document, contract = record.document(), contracts.get(record.id)
         about: dict[str, Any] = {
             "record": record.id,
             "record_hash": document_hash(document),

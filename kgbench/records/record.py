@@ -112,7 +112,7 @@ class Row(Strict):
             data = {**dict.fromkeys(FIGURES, nothing), **data, "n": 0}
         if "rank" in data and "median_rank" not in data:  # the mean of the ranks only
             older = {
-                "undefined": "the record was made before: `kgbench rerun --metric` makes it from the rows",
+                "undefined": "the record was made before: `kgbench show --metric` makes it from the rows",
                 "n": data.get("n", 0),
             }
             data |= {"median_rank": older, "log_rank": older}

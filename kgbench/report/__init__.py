@@ -23,30 +23,6 @@ from kgbench.estimate import Estimate
 from kgbench.numbers import figure_text, number_text, reason_text
 from kgbench.records import NOT_APPLICABLE
 
-__all__ = [
-    "WIDTH",
-    "Cell",
-    "Column",
-    "Dash",
-    "Footnotes",
-    "Line",
-    "Lines",
-    "Report",
-    "Table",
-    "csv_lines",
-    "csv_text",
-    "latex_text",
-    "markdown_text",
-    "number_cell",
-    "table_width",
-    "text_width",
-    "to_html",
-    "to_latex",
-    "to_markdown",
-    "to_text",
-    "wrapped",
-]
-
 WIDTH = 100
 """Columns of text that goes to a file or a pipe."""
 

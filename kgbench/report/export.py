@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import numpy as np
-
 from kgbench.estimate import Estimate
 from kgbench.numbers import count_text
 from kgbench.records import Planted, Record, Row
@@ -64,8 +62,6 @@ def differing_parameters(
 
 
 OF_ROWS = (*METRICS, "rank", "median_rank", "sufficiency", "necessity", "gain")
-ROUNDING = 2e-5
-"""Two units in the last of the six digits that are stored, of each."""
 
 
 @dataclass(frozen=True)
@@ -113,37 +109,6 @@ def _planted(planted: Planted) -> Iterator[Named]:
     for prompt, pathway in (planted.pathways or {}).items():
         yield Named(prompt, pathway.planted, "recovery_planted", pathway.recovery_planted)
         yield Named(prompt, pathway.other, "recovery_other", pathway.recovery_other)
-
-
-def from_rows(named: Named) -> bool:
-    """Whether a figure follows from the per-fact rows; how a map ranks its sites does not."""
-    return named.figure not in ("average_precision", "agreement")
-
-
-Change = tuple[Estimate | None, Estimate | None]
-"""A figure before and after; None where there is none."""
-
-
-def changed_figures(stored: Record, now: Record) -> dict[str, Change]:
-    """Figures that differ by more than rounding, by what they are of."""
-    before = {named.where: named.estimate for named in figures(stored)}
-    after = {named.where: named.estimate for named in figures(now)}
-    changed = {}
-    for where in dict.fromkeys((*before, *after)):
-        change = before.get(where), after.get(where)
-        if not _alike(*change):
-            changed[where] = change
-    return changed
-
-
-def _alike(first: Estimate | None, second: Estimate | None) -> bool:
-    if first is None or second is None:
-        return False
-    one, two = ([each.value, each.low, each.high] for each in (first, second))
-    close = np.allclose(
-        np.array(one, float), np.array(two, float), rtol=ROUNDING, atol=1e-9, equal_nan=True
-    )
-    return close and (first.n, first.undefined) == (second.n, second.undefined)
 
 
 NO_GRAFT = "– not applicable: PRE and SFT are not grafts"

@@ -31,9 +31,9 @@ from kgbench.report import (
 from kgbench.report.export import necessity_cell
 from kgbench.stats import verdict_of
 from kgbench.stats.answer_frequency import priors_of
-from kgbench.stats.intervals import smallest_gain, standard_errors
+from kgbench.stats.intervals import standard_errors
 from kgbench.stats.rerun_comparison import Repeated
-from kgbench.stats.scores import HITS, ONLY_SHARES
+from kgbench.stats.scores import ONLY_SHARES
 
 GRAFT_WIDTH = 30
 
@@ -89,7 +89,7 @@ def record_report(record: Record, width: float | None = None) -> Report:
 
 def _remarks(record: Record) -> list[str]:
     """What is to be known before the tables."""
-    metric, lines = record.metric, priors_of(record).remarks(record.metric)
+    lines = priors_of(record).remarks(record.metric)
     if record.identity.after_blanks:
         lines.append(
             "The tokenizer keeps the blank before an answer apart: the model is given it, LT is "
@@ -107,11 +107,8 @@ def _remarks(record: Record) -> list[str]:
             )
     n = max((row.n for row in record.rows), default=FEW_FACTS)
     if n < FEW_FACTS:
-        line = f"{count_text(n, 'fact')} {'is' if n == 1 else 'are'} few"
-        if metric in HITS and (least := smallest_gain(n)) is not None:
-            line += f": on {metric} a gain below {number_text(least)} is not significant, even if "
-            line += "no fact is lost"
-        lines.append(f"{line}. Give {FEW_FACTS} or more for figures to argue with.")
+        few = f"{count_text(n, 'fact')} {'is' if n == 1 else 'are'} few"
+        lines.append(f"{few}. Give {FEW_FACTS} or more for figures to argue with.")
     return lines
 
 

@@ -70,7 +70,7 @@ def drawing(
     for i, record in enumerate(records):
         if kind not in pictures_of(record):
             raise InputError(
-                f"{_run_text(record)} has no {PICTURES[kind]}: no sites were ranked; --kind chart "
+                f"{_run_text(record)} has no {PICTURES[kind]}: no sites were ranked; --format chart "
                 "draws its bars"
             )
         if record.identity.readout != records[0].identity.readout:
@@ -87,31 +87,20 @@ def drawing(
 
 def _check_together(first: Record, second: Record, kind: str) -> None:
     """Refuse two runs that are the same, or of other facts or prompts."""
+    one, two = first.identity, second.identity
     if first.id == second.id:
+        raise InputError(f"{_run_text(second)} is given twice; give each run once")
+    if (one.dataset.hash, one.prompts) != (two.dataset.hash, two.prompts):
+        what = "prompts" if one.dataset.hash == two.dataset.hash else "facts"
         raise InputError(
-            f"{_run_text(second)} ({second.id[:8]}) is given twice; give each run once"
+            f"{_run_text(first)} and {_run_text(second)} have different {what}; --format {kind} "
+            "draws runs of the same facts and prompts side by side"
         )
-    for what, one, two in (
-        ("facts", _facts(first), _facts(second)),
-        ("prompts", _prompts(first), _prompts(second)),
-    ):
-        if one != two:
-            raise InputError(
-                f"{_run_text(first)} and {_run_text(second)} have different {what}, {one} and "
-                f"{two}; --kind {kind} draws runs of the same facts and prompts side by side"
-            )
 
 
 def _run_text(record: Record) -> str:
-    return f"the run of {record.identity.localizer.name} on {record.model}"
-
-
-def _facts(record: Record) -> str:
-    return f"{record.identity.dataset.name} ({record.identity.dataset.hash[:8]})"
-
-
-def _prompts(record: Record) -> str:
-    return ", ".join(f"{name} ({hash[:8]})" for name, hash in record.identity.prompts.items())
+    what = record.identity
+    return f"the run {record.id[:8]} ({what.localizer.name} on {record.model}, {what.dataset.name})"
 
 
 ZERO = 0.03

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf, log
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -89,21 +89,8 @@ def name_prior(counts: Sequence[int]) -> Estimate:
 class BetterModel(NamedTuple):
     """The better of the base and the finetuned model on a metric, and its mean."""
 
-    model: Literal["base", "finetuned model"]
+    model: str
     mean: Estimate
-
-
-def better_model(base: Estimate, donor: Estimate, metric: str) -> BetterModel:
-    """The better of the base and the finetuned model; the latter where they are equal.
-
-    Args:
-        base: Mean of `PRE`.
-        donor: Mean of `SFT`.
-        metric: One of METRICS.
-    """
-    if is_loss((donor.value or 0.0) - (base.value or 0.0), metric):
-        return BetterModel("base", base)
-    return BetterModel("finetuned model", donor)
 
 
 def is_loss(gain: float, metric: str) -> bool:
@@ -228,18 +215,18 @@ def priors_of(record: Record) -> Priors:
 
 
 def better_models(rows: Iterable[Row]) -> Mapping[str, Mapping[str, BetterModel]]:
-    """The better of base and finetuned model, by prompt and metric."""
+    """The better of base and finetuned model, by prompt and metric; the latter where equal."""
     bases, models = {}, {}
     for row in rows:
         if row.graft == "PRE":
             bases[row.prompt] = row
         elif row.graft == "SFT":
-            base, by_metric = bases[row.prompt], {}
+            by_metric = models[row.prompt] = dict[str, BetterModel]()
             for metric in METRICS:
-                by_metric[metric] = better_model(
-                    base.estimate(metric), row.estimate(metric), metric
-                )
-            models[row.prompt] = by_metric
+                base, donor = bases[row.prompt].estimate(metric), row.estimate(metric)
+                worse = is_loss((donor.value or 0.0) - (base.value or 0.0), metric)
+                better = ("base", base) if worse else ("finetuned model", donor)
+                by_metric[metric] = BetterModel(*better)
     return models
 
 

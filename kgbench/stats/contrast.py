@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from kgbench.estimate import Estimate
-from kgbench.stats.intervals import LEVEL, Array, satterthwaite, student_quantile
+from kgbench.stats.intervals import Array, satterthwaite, student_quantile
 from kgbench.stats.ratios import recovery_parts
 from kgbench.stats.scores import Scores, numbers
 
@@ -41,7 +41,7 @@ def group_contrast(on: Scores, off: Scores, graft: str) -> Estimate:
     variances, freedom = _variance([values[None] for values in groups])
     if not isfinite(freedom):
         return Estimate.alone(value, n, ALIKE)
-    margin = student_quantile(freedom, LEVEL) * sqrt(variances[0, 0])
+    margin = student_quantile(freedom) * sqrt(variances[0, 0])
     return Estimate.hull(value, n, (value - margin, value + margin))
 
 
@@ -61,7 +61,7 @@ def contrast_recovery(on: Scores, off: Scores, graft: str) -> Estimate:
     variances, freedom = _variance(parts)
     if not isfinite(freedom):
         return Estimate.missing(ALIKE, n)
-    square = student_quantile(freedom, LEVEL) ** 2
+    square = student_quantile(freedom) ** 2
     # (a - r b)² = t² (Vaa - 2 r Vab + r² Vbb) at the ends of the interval of r.
     leading = below**2 - square * variances[1, 1]
     if leading <= 0 or below == 0:

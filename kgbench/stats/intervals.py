@@ -48,6 +48,9 @@ from kgbench.estimate import Estimate
 LEVEL = 0.95
 """Confidence of every interval."""
 
+IMAGINED = float(ndtri((1 + LEVEL) / 2)) ** 2 / 4
+"""What each of the two imagined facts weighs."""
+
 WEAK = 5.0
 """Standard errors below which a denominator is weak: its coefficient of variation is above .2."""
 
@@ -103,33 +106,30 @@ def resampled_means(values: Array, counts: Array) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=8192)
-def hit_rate(hits: int, n: int, level: float = LEVEL) -> Estimate:
+def hit_rate(hits: int, n: int) -> Estimate:
     """The hit rate of n facts."""
     if n < 1:
         return Estimate.missing("no facts", 0)
-    return Estimate.hull(hits / n, n, rate_interval(hits / n, n, level))
+    return Estimate.hull(hits / n, n, rate_interval(hits / n, n))
 
 
-def rate_interval(rate: float, n: float, level: float = LEVEL) -> tuple[float, float]:
+def rate_interval(rate: float, n: float) -> tuple[float, float]:
     """The interval of a hit rate, which need not be a whole number of n."""
-    low, high = _student(rate, n * rate * (1 - rate), n, (0.0, 1.0), level)
+    low, high = _student(rate, n * rate * (1 - rate), n, (0.0, 1.0))
     return max(0.0, low), min(1.0, high)
 
 
-def mean(
-    values: Array, support: tuple[float, float] | None = None, level: float = LEVEL
-) -> Estimate:
+def mean(values: Array, support: tuple[float, float] | None = None) -> Estimate:
     """The mean over facts.
 
     Args:
         values: Per-fact scores [n]; booleans are hits.
         support: Between what scores lie, or the means of other configurations: there are the
             imagined facts. Without it there are none.
-        level: Confidence of the interval.
     """
     n = len(values)
     if values.dtype == bool:
-        return hit_rate(int(values.sum()), n, level)
+        return hit_rate(int(values.sum()), n)
     if n < 1 or (n < 2 and not np.issubdtype(values.dtype, np.integer)):
         return Estimate.missing(
             f"{n} fact{'s' * (n == 0)}, and an interval needs two"
@@ -145,7 +145,7 @@ def mean(
         return Estimate.missing(
             f"all {n} values are {value:.4g}, so their spread cannot be estimated", n
         )
-    low, high = _student(value, float(((values - value) ** 2).sum()), n, ends, level)
+    low, high = _student(value, float(((values - value) ** 2).sum()), n, ends)
     if ends is not None and ends[0] <= values.min() and values.max() <= ends[1]:
         low, high = max(ends[0], low), min(ends[1], high)
     return Estimate.hull(value, n, (low, high))
@@ -165,7 +165,7 @@ def stratified_mean(strata: Sequence[Array], support: tuple[float, float]) -> Es
     n = sum(map(len, strata))
     if len(strata) == 1:
         return mean(strata[0], support)
-    weight = _imagined(LEVEL) / len(strata)
+    weight = IMAGINED / len(strata)
     parts = []
     for values in strata:
         value = float(np.mean(values))
@@ -174,7 +174,7 @@ def stratified_mean(strata: Sequence[Array], support: tuple[float, float]) -> Es
     centre = float(np.mean([part.mean for part in parts]))
     variances = np.array([part.variance for part in parts]) / len(strata) ** 2
     freedom = satterthwaite([(part.size - 1, part.variance) for part in parts])
-    margin = student_quantile(freedom, LEVEL) * sqrt(variances.sum())
+    margin = student_quantile(freedom) * sqrt(variances.sum())
     low, high, pooled = centre - margin, centre + margin, np.concatenate(strata)
     if support[0] <= pooled.min() and pooled.max() <= support[1]:
         low, high = max(support[0], low), min(support[1], high)
@@ -194,7 +194,7 @@ def satterthwaite(terms: Iterable[tuple[float, float]]) -> float:
     return variance**2 / spread if spread > 0 else inf
 
 
-def difference(first: Array, second: Array, level: float = LEVEL) -> Estimate:
+def difference(first: Array, second: Array) -> Estimate:
     """The paired difference of two means, first - second, over the same facts.
 
     The imagined facts of hits differ by one hit, those of other scores by as much as the means do.
@@ -202,11 +202,10 @@ def difference(first: Array, second: Array, level: float = LEVEL) -> Estimate:
     Args:
         first: Per-fact scores [n]; booleans are hits.
         second: Per-fact scores [n] of the same facts in the same order.
-        level: Confidence of the interval.
     """
     contrast = _contrast(first) - _contrast(second)
     reach = _reach(contrast)
-    return mean(contrast, (-reach, reach), level)
+    return mean(contrast, (-reach, reach))
 
 
 def median(values: Array) -> Estimate:
@@ -251,10 +250,10 @@ def ratio(numerator: Array, denominator: Array) -> Estimate:
             n,
         )
     above, below = (np.asarray(values, float) for values in (numerator, denominator))
-    a, b, weight = float(above.sum()), float(below.sum()), _imagined(LEVEL)
+    a, b, weight = float(above.sum()), float(below.sum()), IMAGINED
     count, added = n + 2 * weight, 2 * weight * _reach(denominator) ** 2
     # (A - r B)² = c (N (Sxx - 2 r Sxy + r² Syy) - (A - r B)²) at the ends, c = t² / (N - 1)
-    c = student_quantile(count - 1, LEVEL) ** 2 / (count - 1)
+    c = student_quantile(count - 1) ** 2 / (count - 1)
     square = (1 + c) * b * b - c * count * (float(below @ below) + added)
     middle = (1 + c) * a * b - c * count * float(above @ below)
     rest = (1 + c) * a * a - c * count * (float(above @ above) + added)
@@ -264,12 +263,12 @@ def ratio(numerator: Array, denominator: Array) -> Estimate:
 
 def divides(denominator: Array) -> bool:
     """Whether a mean of contrasts [n] differs from 0, so that ratios to it are defined."""
-    n, weight = len(denominator), _imagined(LEVEL)
+    n, weight = len(denominator), IMAGINED
     values, count = np.asarray(denominator, float), n + 2 * weight
     centre = float(values.sum()) / count
     squares = float(values @ values) + 2 * weight * _reach(denominator) ** 2 - count * centre**2
     error = sqrt(max(0.0, squares) / ((count - 1) * count))
-    return n > 1 and abs(centre) > student_quantile(count - 1, LEVEL) * error > 0
+    return n > 1 and abs(centre) > student_quantile(count - 1) * error > 0
 
 
 def standard_errors(estimate: Estimate) -> float:
@@ -277,23 +276,11 @@ def standard_errors(estimate: Estimate) -> float:
     if estimate.numbers is None:
         return 0.0
     value, low, high = estimate.numbers
-    count = estimate.n + 2 * _imagined(LEVEL)
+    count = estimate.n + 2 * IMAGINED
     centre = estimate.n * value / count
     # The end towards 0 is never cut at the bounds of the score.
     margin = abs(centre - (low if value > 0 else high))
-    return abs(centre) / margin * student_quantile(count - 1, LEVEL) if margin else inf
-
-
-@lru_cache(maxsize=64)
-def smallest_gain(n: int) -> float | None:
-    """The smallest share of n facts that is significant where so many hits are won and none lost.
-
-    None where not even all are.
-    """
-    for gained in range(1, n + 1):
-        if divides(np.repeat([1, 0], [gained, n - gained])):
-            return gained / n
-    return None
+    return abs(centre) / margin * student_quantile(count - 1) if margin else inf
 
 
 def ratio_difference(first: Parts, second: Parts) -> Estimate:
@@ -493,25 +480,19 @@ def _reach(contrast: Array) -> float:
     return 1.0 if is_integer or not len(contrast) else abs(float(contrast.sum() / len(contrast)))
 
 
-@lru_cache(maxsize=64)
-def _imagined(level: float) -> float:
-    """What each of the two imagined facts weighs."""
-    return float(ndtri((1 + level) / 2)) ** 2 / 4
-
-
 @lru_cache(maxsize=8192)
-def student_quantile(freedom: float, level: float) -> float:
-    """Half the width of Student's central interval of a level, in standard errors."""
-    return float(stdtrit(freedom, (1 + level) / 2))
+def student_quantile(freedom: float) -> float:
+    """Half the width of Student's central interval, in standard errors."""
+    return float(stdtrit(freedom, (1 + LEVEL) / 2))
 
 
 def _student(
-    value: float, spread: float, n: float, ends: tuple[float, float] | None, level: float
+    value: float, spread: float, n: float, ends: tuple[float, float] | None
 ) -> tuple[float, float]:
     """Student's interval from n, mean and sum of squares, with imagined facts at the ends."""
-    weight, ends = (_imagined(level), ends) if ends is not None else (0.0, (value, value))
+    weight, ends = (IMAGINED, ends) if ends is not None else (0.0, (value, value))
     sample = _with_imagined(value, spread, n, ends, weight)
-    margin = student_quantile(sample.size - 1, level) * sqrt(sample.variance)
+    margin = student_quantile(sample.size - 1) * sqrt(sample.variance)
     return sample.mean - margin, sample.mean + margin
 
 

@@ -5,9 +5,10 @@ A map is compared with the ground truth, and so are effects of its best sites, a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -51,11 +52,8 @@ from kgbench.sites.configurations import (
     parse_top,
 )
 from kgbench.stats.answer_frequency import (
-    LADDER,
-    BetterModel,
     Priors,
     answer_counts,
-    better_model,
     better_models,
     name_prior,
     priors_of,
@@ -155,8 +153,10 @@ def summarize(
     answers = {}
     for p in prompts if of_names else ():
         answers[p.name] = answer_counts(p.columns["PRE"]["target"])
-    if metric is None:
-        metric = Priors(dict(_models(prompts)), answers, limited).usual_metric
+    if metric is None:  # means of all metrics do not depend on that of the ratios
+        first = [_rows(prompt, prompt.scores(DEFAULT_METRIC), {}, 0) for prompt in prompts]
+        better = better_models(chain.from_iterable(first))
+        metric = Priors(better, answers, limited).usual_metric
     metric = check_metric(metric)
     rows: list[Row] = []
     synergies: dict[str, Estimate] = {}
@@ -199,18 +199,6 @@ def _contrasts(
             rows.append(GroupContrast(graft=graft, difference=figures[0], recovery=figures[1]))
         by_prompt[name] = tuple(rows)
     return by_prompt or None
-
-
-def _models(prompts: Sequence[PromptColumns]) -> Iterator[tuple[str, dict[str, BetterModel]]]:
-    """By prompt, the better model on each of the metrics among which one is taken."""
-    for prompt in prompts:
-        models = {}
-        for metric in LADDER:
-            scores = prompt.scores(metric)
-            support = support_of(scores.values(), metric)
-            base, donor = (mean(scores[graft], support).rounded() for graft in ("PRE", "SFT"))
-            models[metric] = better_model(base, donor, metric)
-        yield prompt.name, models
 
 
 def _rows(
@@ -307,7 +295,12 @@ def rescored(record: Record, facts: pa.Table, metric: str | None = None) -> Reco
         DataError: The rows are not those of such a record.
         UnknownNameError: There is no such metric.
     """
-    return rejudged(with_figures(record, facts, metric or record.metric), facts)
+    again = with_figures(record, facts, metric or record.metric)
+    if (planted := again.planted) is None:
+        return again
+    effect, effects = best_effects(again, facts)  # they depend on the metric
+    prompts = {name: effects[name] for name in planted.prompts}
+    return with_planted(again, planted.model_copy(update={"effect": effect, "prompts": prompts}))
 
 
 def with_figures(result: Result, facts: pa.Table, metric: str | None) -> Record:
@@ -447,16 +440,6 @@ CARRIES, NOT = 0.9, 0.1
 
 OTHER = {"FE": "LT", "LT": "FE", "FE+LT": "(FE+LT)^C"}
 """The pathway that carries nothing of facts planted in another one."""
-
-
-def rejudged(record: Record, facts: pa.Table) -> Record:
-    """The record with the figures of its plant that depend on the metric of the ratios."""
-    if (planted := record.planted) is None:
-        return record
-    effect, effects = best_effects(record, facts)
-    prompts = {name: effects[name] for name in planted.prompts}
-    planted = planted.model_copy(update={"effect": effect, "prompts": prompts})
-    return with_planted(record, planted)
 
 
 def judged(result: Result, facts: pa.Table, ground: Ground) -> Planted:

@@ -299,8 +299,6 @@ def answer(reader: Reader, request: Any) -> dict[str, Any]:
 class _Handler(BaseHTTPRequestHandler):
     """Serves the page, and reads prompts for it."""
 
-    server: LocalServer
-
     def __init__(self, reader: Reader, page: str, *arguments: Any) -> None:
         self.reader, self.page = reader, page
         super().__init__(*arguments)
@@ -326,7 +324,6 @@ class _Handler(BaseHTTPRequestHandler):
                 request = json.loads(self.rfile.read(int(length)))
             except (ValueError, RecursionError):
                 request = None
-            self.server.received()
             self._send(json.dumps(answer(self.reader, request)).encode(), "application/json")
 
     def log_message(self, format: str, *arguments: Any) -> None:

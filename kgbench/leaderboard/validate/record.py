@@ -162,7 +162,7 @@ def _suite(entry: Entry) -> Iterator[Finding]:
         clause = f"{', '.join(missing[name])} of suite {name} were not run"
         expected = "all configurations of a suite, none left out"
         yield _of_record("identity.configurations", None, expected, clause)
-    clause = f"it is {{}}: kgbench rerun RUN --metric {METRIC} --write computes figures on {METRIC}"
+    clause = f"it is {{}}: kgbench submit computes figures on {METRIC}"
     yield _of_record("metric", record.metric, METRIC, clause)
 
 

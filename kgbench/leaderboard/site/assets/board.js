@@ -74,7 +74,7 @@
     more.hidden = shown.size === rows.length;
     more.textContent = `Show all ${rows.length} rows, not only the first ${MANY}`;
     current.element.parentElement.after(more);
-    status.textContent = rows.length === current.rows.length ? `${rows.length} rows` : `${rows.length} of ${current.rows.length} rows`;
+    status.textContent = kgbench.rows(rows.length, current.rows.length);
     kgbench.boardPicture(figure, current, { key: fields.t.value, all: rows, picture: fields.p.value });
   };
 

@@ -14,7 +14,7 @@
       row.element.hidden = !words.every((word) => text.includes(word));
       shown += !row.element.hidden;
     }
-    status.textContent = shown === texts.size ? `${shown} rows` : `${shown} of ${texts.size} rows`;
+    status.textContent = kgbench.rows(shown, texts.size);
   };
 
   /** The newest is first in the list, and second in a comparison. */

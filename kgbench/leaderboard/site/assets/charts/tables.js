@@ -82,6 +82,9 @@
     say(element);
   };
 
+  /** How many rows are shown, of all. */
+  kgbench.rows = (shown, all) => `${shown === all ? "" : `${shown} of `}${all} row${all === 1 ? "" : "s"}`;
+
   const AT_ONCE = 2000;
   /** Intervals are less loud than values; pages would be a fifth larger if they said so in every cell. */
   kgbench.soften = (cells) => {
