@@ -41,7 +41,7 @@ from kgbench.report.run_report import record_report
 from kgbench.report.site_maps import drawing
 from kgbench.runner import Pairs, Run, Settings, Spec, check, run_job
 from kgbench.runner.choices import CATALOGUES, KINDS, RUNS, recorded_runs, with_donors
-from kgbench.runner.job import device_map_of, main_device_of
+from kgbench.runner.job import main_device_of
 from kgbench.runner.lookup import idle_donors
 from kgbench.runner.rerun import specification
 from kgbench.runner.sources import sources_of
@@ -610,8 +610,8 @@ class Sweep:
     def runs(self) -> Iterator[Evaluation]:
         """The runs of all units that are done."""
         for state in self.plan.states:
-            if state.word == "done" and state.receipt is not None and state.receipt.record:
-                yield open_run(state.receipt.record, self.plan.root)
+            if state.word == "done" and "record" in state.receipt:
+                yield open_run(state.receipt["record"], self.plan.root)
 
     def __repr__(self) -> str:
         return to_text(self.plan.status())
@@ -788,7 +788,7 @@ def train(
             spec,
             folder,
             device=main_device_of(settings),
-            device_map=device_map_of(settings),
+            device_map=settings.device_map,
             progress=report,
         ),
     )

@@ -110,7 +110,7 @@ def train_command(
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.models.catalog import read_donor_card
     from kgbench.runner.costs import cost_table
-    from kgbench.runner.job import device_map_of, main_device_of
+    from kgbench.runner.job import main_device_of
     from kgbench.runner.training.finetuning import finetune
     from kgbench.runner.training.finetuning_cost import finetuning_cost
     from kgbench.runner.training.finetuning_plan import FinetuneSpec
@@ -131,7 +131,7 @@ def train_command(
     spec = FinetuneSpec(
         **{name: options[name] for name in FIELDS},
         dataset=facts,
-        recipe=recipe or _no_recipe(options["model"], facts, imports),
+        recipe=recipe or _no_recipe(),
         direction=direction,
         split=split,
         supplement=supplement,
@@ -143,7 +143,7 @@ def train_command(
     settings = Settings(device=options["device"], device_map=options["device_map"])
     devices: dict[str, Any] = {
         "device": main_device_of(settings),
-        "device_map": device_map_of(settings),
+        "device_map": settings.device_map,
     }
     if dry_run:
         cost = finetuning_cost(spec, output_dir, **devices)
@@ -171,15 +171,13 @@ def _facts(model: str | None, recipient: str | None, dataset: str | None) -> str
     return dataset or catalog.entry(str(model)).dataset
 
 
-def _no_recipe(model: str | None, dataset: str, imports: ImportOptions | None) -> NoReturn:
-    """Ask for a recipe, with what each takes where the catalog has the size of the model."""
-    from kgbench.runner.training.finetuning_cost import recipes_text
+def _no_recipe() -> NoReturn:
     from kgbench.runner.training.recipes import finetuning_recipe_names
 
-    choices = f"Give --recipe with one of {', '.join(finetuning_recipe_names())}"
-    costs = "" if model is None else recipes_text(model, dataset, imports)
-    details = costs or "with --dry-run it says what it takes"
-    raise InputError(f"how is it finetuned? {choices}; {details}")
+    choices = ", ".join(finetuning_recipe_names())
+    raise InputError(
+        f"how is it finetuned? Give --recipe with one of {choices}; --dry-run shows what it takes"
+    )
 
 
 def _lines(spec: FinetuneSpec, card: Mapping[str, Any], place: Path, out: Path | None) -> list[str]:

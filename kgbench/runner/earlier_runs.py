@@ -100,7 +100,7 @@ def note_identity(work: Workload, settings: Settings, state: str | None, identit
         state: Of the pair's files before they were read, see `files_state`; None for no note.
         identity: Digest of the identity.
     """
-    if state is None or work.held != Held() or is_foreign(work.localizer):
+    if state is None or work.held != Held() or is_foreign(work.localizer_name):
         return
     path = _note(work, settings)
     with suppress(OSError):

@@ -32,7 +32,7 @@ from kgbench.records import (
 )
 from kgbench.runner.costs import room, weights_bytes
 from kgbench.runner.earlier_runs import Run, note_identity, reused
-from kgbench.runner.job import Job, Pairs, device_map_of, load_job
+from kgbench.runner.job import Job, Pairs, load_job
 from kgbench.runner.lookup import Workload, check
 from kgbench.runner.measure import (
     GROUP,
@@ -83,7 +83,7 @@ def run_job(
             localizer fails, or changes the models.
     """
     work, method = check(spec), None
-    if work.held == Held() and is_foreign(work.localizer):
+    if work.held == Held() and is_foreign(work.localizer_name):
         method = method_of(work)
     run = compute_job(work, replace(settings, on_record=None), progress, pairs, method)
     if settings.on_record is not None:
@@ -136,7 +136,7 @@ def compute_job(
     if method is not None:
         with job.reading():
             request, device = request_of(job, method), str(job.pair.device)
-        free = room(device, device_map_of(settings), job.pair.dtype)["free"]
+        free = room(device, settings.device_map, job.pair.dtype)["free"]
         is_narrow = free < 2 * weights_bytes(job.pair)  # no room for the models twice
         if is_narrow:
             del job

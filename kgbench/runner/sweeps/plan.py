@@ -20,30 +20,13 @@ from kgbench.progress import Progress
 from kgbench.report import Cell, Dash, Report, Table
 from kgbench.runner.sweeps.engines import Launch, Pending, run_groups
 from kgbench.runner.sweeps.study import StudyFile, StudyUnit
-from kgbench.runner.sweeps.work import Receipt, Receipts, work
+from kgbench.runner.sweeps.work import Receipts, State, work
 
 LEFT = ("left", "check")
 """Words of units that are to be computed."""
 
 RECEIPT_FIELDS = ("record", "error", "seconds", "host")
 """Fields of a receipt that JSON has of a unit."""
-
-
-@dataclass(frozen=True)
-class State:
-    """A unit with what is known of it."""
-
-    unit: StudyUnit
-    receipt: Receipt | None
-
-    @property
-    def word(self) -> str:
-        """`done`, `failed` or `left`; `check` where files or kgbench changed since."""
-        if self.receipt is None:
-            return "left"
-        if not self.receipt.holds(self.unit):
-            return "check"
-        return "done" if self.receipt.done else "failed"
 
 
 @dataclass(frozen=True)
@@ -62,9 +45,7 @@ class StudyPlan:
             InputError: Something in a unit is wrong; the message names the unit.
         """
         self.study.check()
-        units = self.study.units
-        receipts = Receipts(self.root).read([unit.key for unit in units])
-        return tuple(State(unit, receipts.get(unit.key)) for unit in units)
+        return Receipts(self.root).read(self.study.units)
 
     def groups(self, workers: int, retry_failed: bool = False) -> list[list[StudyUnit]]:
         """Units to compute, those of one pair together, so that its models are loaded once.
@@ -136,9 +117,9 @@ class StudyPlan:
                 by_value.setdefault(text, Counter()).update([state.word])
             rows = [row(value, counts) for value, counts in by_value.items()]
             tables.append(Table("", [axis, *heads], rows))
-        failed = [state.receipt for state in self.states if state.word == "failed"]
+        failed = [state for state in self.states if state.word == "failed"]
         if failed:
-            reasons = Counter(receipt.error for receipt in failed if receipt)
+            reasons = Counter(state.receipt["error"] for state in failed)
             tables.append(Table("", ["why units failed", "units"], list(reasons.most_common())))
         verdict = f"{words['done']} of {words.total()} units are done"
         verdict += f", {words['failed']} failed" if words["failed"] else ""
@@ -158,7 +139,7 @@ class StudyPlan:
         """The object that `kgbench sweep --json` prints."""
         units = []
         for state in self.states:
-            receipt = state.receipt.content if state.receipt else {}
+            receipt = state.receipt
             units.append(
                 {
                     "options": dict(state.unit.options),

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from kgbench.data import Dataset
 from kgbench.data.facts import hash_of
 from kgbench.errors import InputError, OutputError
-from kgbench.models.catalog import CARD, donors_folder, read_donor_card
+from kgbench.models.catalog import CARD, donors_folder
 from kgbench.models.checkpoints import Checkpoint, locate
 from kgbench.models.loading import read_tokenizer
 from kgbench.models.placement import (
@@ -136,21 +136,6 @@ def learned_little(card: Mapping[str, Any]) -> str | None:
     )
 
 
-def keyed_plan(plan: FinetuningPlan, recipient: Checkpoint) -> FinetuningPlan:
-    """The plan with the recipient's weights in its name, unless the recipient is a pair's.
-
-    The name of a folder does not identify a recipient. A donor of an earlier version keeps its
-    name.
-    """
-    if plan.spec.model is not None:
-        return plan
-    earlier, weights = donors_folder() / plan.name, stored_hash(recipient.directory)
-    if (earlier / CARD).is_file() and read_donor_card(earlier)["recipient"]["weights"] == weights:
-        return plan
-    owner, _, donor = plan.name.partition("/")
-    return replace(plan, name=f"{owner}-{weights[:8]}/{donor}")
-
-
 def donor_place(plan: FinetuningPlan, out: Path | None) -> Path:
     """Folder of a donor.
 
@@ -178,7 +163,11 @@ class Finetuning:
         device: str,
         device_map: DeviceMap | None = None,
     ) -> None:
-        self.plan, self.recipient = keyed_plan(plan, recipient), recipient
+        if plan.spec.model is None:  # the name of a folder does not identify a recipient
+            owner, _, donor = plan.name.partition("/")
+            weights = stored_hash(recipient.directory)
+            plan = replace(plan, name=f"{owner}-{weights[:8]}/{donor}")
+        self.plan, self.recipient = plan, recipient
         self.out = donor_place(self.plan, out)
         self.device, self.device_map = device, device_map
         self.dtype = training_type(recipient, plan.spec.dtype)

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,9 +25,9 @@ from kgbench.data.facts import hash_of
 from kgbench.data.rows import read_rows, read_text, row_name
 from kgbench.data.training_texts import question_of, training_wordings
 from kgbench.errors import DataError, InputError, ModelError, check_choice
+from kgbench.extras import install_command
 from kgbench.models import SHORT_DTYPES, catalog, check_dtype
 from kgbench.models.encoding import Encoder
-from kgbench.runner.training.model_setup import check_peft
 from kgbench.runner.training.recipes import (
     FinetuningRecipe,
     finetuning_recipe,
@@ -114,7 +115,8 @@ class FinetuningPlan:
             model_type: As in its configuration.
 
         Raises:
-            InputError: The recipe and the specification disagree on supplemental texts.
+            InputError: The recipe and the specification disagree on supplemental texts, or PEFT is
+                not installed, which the recipe takes.
         """
         spec = self.spec
         recipe = finetuning_recipe(spec.recipe, parameters, spec.changes, model_type)
@@ -133,6 +135,8 @@ class FinetuningPlan:
                 "--supplement: give --supplement-n N too; "
                 "this recipe itself takes no supplemental texts"
             )
+        if recipe.rank is not None and find_spec("peft") is None:
+            raise InputError(f"the recipe {recipe.name!r} takes PEFT: {install_command('lora')}")
         return recipe
 
     def supplement(self, recipe: FinetuningRecipe) -> Supplement | None:
@@ -183,7 +187,7 @@ def plan_finetuning(spec: FinetuneSpec) -> FinetuningPlan:
     seed = f"-seed{spec.seed}" if spec.seed else ""
     name = f"{_slug(owner)}/{_slug(facts.name)}-{spec.direction}-{spec.recipe}{seed}"
     plan = FinetuningPlan(spec, name, source, facts, wordings)
-    check_peft(plan.recipe(_LARGE))
+    plan.recipe(_LARGE)
     return plan
 
 

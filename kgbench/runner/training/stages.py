@@ -38,9 +38,6 @@ from kgbench.records import write_whole
 from kgbench.resources import file_hash
 from kgbench.runner.training.recipes import Stage
 
-OnStep = Callable[[int], None]
-"""Called with the number of steps done."""
-
 
 class Steps(Protocol):
     """All steps of a run in order, each the tensors that the model is called with."""
@@ -111,8 +108,8 @@ class StageRun:
     """Seed of dropout and of anything else that the model draws."""
     save_every: int = SAVE_EVERY
     """Steps between checkpoints, at least: they hold up a training for at most 3 % of its time."""
-    on_step: OnStep | None = None
-    """Called after every step, before a checkpoint that is due."""
+    on_step: Callable[[int], None] | None = None
+    """Called with the number of steps done, after each and before a checkpoint that is due."""
     threads: int | None = 1
     """Processor threads; None leaves torch's choice.
 
@@ -127,6 +124,8 @@ class StageRun:
     """A torch device, such as `cuda:1`."""
     half: torch.dtype | None = field(default_factory=lambda: half_type())
     """Type of products, where it is another than that of the weights."""
+    adam_beta2: float = 0.98
+    """Decay of AdamW's second moments."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +138,7 @@ class StageOutcome:
     """Logged rows in order; each has a `step`."""
 
 
-def run_stage(
-    model: nn.Module, batches: Steps, stage: Stage, run: StageRun, adam_beta2: float = 0.98
-) -> StageOutcome:
+def run_stage(model: nn.Module, batches: Steps, stage: Stage, run: StageRun) -> StageOutcome:
     """Train a model in place.
 
     Any exception, also one of `on_step`, or the end of the process interrupts the run; the same
@@ -154,7 +151,6 @@ def run_stage(
         batches: All steps in order; an item holds the tensors of one step.
         stage: Hyperparameters.
         run: Checkpoints, seed, device and callbacks.
-        adam_beta2: Decay of AdamW's second moments.
 
     Raises:
         InputError: The loss is no number.
@@ -163,7 +159,7 @@ def run_stage(
     """
     run.work.mkdir(parents=True, exist_ok=True)
     with quiet_library(), processor_threads(run.threads), torch.random.fork_rng(devices=[]):
-        training = Training(model, stage, len(batches), run, adam_beta2)
+        training = Training(model, stage, len(batches), run)
         try:
             for step in range(training.resume() + 1, len(batches) + 1):
                 loss, rate = training.step(batches[step - 1])
@@ -199,9 +195,7 @@ class Training:
     (GPT-NeoX's head), and no pickles.
     """
 
-    def __init__(
-        self, model: nn.Module, stage: Stage, n_steps: int, run: StageRun, adam_beta2: float = 0.98
-    ) -> None:
+    def __init__(self, model: nn.Module, stage: Stage, n_steps: int, run: StageRun) -> None:
         """Prepare the first step; random numbers start from the seed.
 
         Args:
@@ -209,7 +203,6 @@ class Training:
             stage: Hyperparameters.
             n_steps: Number of steps in all.
             run: As for `run_stage`.
-            adam_beta2: Decay of AdamW's second moments.
         """
         # Takes a second to import, and who only plans a training needs none of it.
         from transformers import get_linear_schedule_with_warmup
@@ -233,21 +226,15 @@ class Training:
         self.accelerators = sorted(name for name in devices if name.startswith("cuda"))
         weights = {n: w for n, w in model.named_parameters() if w.requires_grad}
         decaying = set(get_parameter_names(model, [nn.LayerNorm], _NOT_DECAYING))
-        groups = [
-            {
-                "params": [weight for name, weight in weights.items() if name in decaying],
-                "weight_decay": stage.weight_decay,
-            },
-            {
-                "params": [weight for name, weight in weights.items() if name not in decaying],
-                "weight_decay": 0.0,
-            },
-        ]
+        groups = []
+        for decays, decay in ((True, stage.weight_decay), (False, 0.0)):
+            params = [weight for name, weight in weights.items() if (name in decaying) == decays]
+            groups.append({"params": params, "weight_decay": decay})
         # One kernel per group of weights, which also looks by itself whether half precision
         # overflowed. On a processor it rounds otherwise than the loop that earlier donors took.
         fused = True if self.device.type == "cuda" else None
         self.optimizer = torch.optim.AdamW(
-            groups, stage.learning_rate, (0.9, adam_beta2), fused=fused
+            groups, stage.learning_rate, (0.9, run.adam_beta2), fused=fused
         )
         self.rate = get_linear_schedule_with_warmup(self.optimizer, stage.warmup_steps, n_steps)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=run.half == torch.float16)
