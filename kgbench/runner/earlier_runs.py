@@ -130,6 +130,11 @@ def _note(work: Workload, settings: Settings) -> Path:
 
     The metric of the ratios is no part of it.
     """
+    readout = ""
+    if work.readout is not None:
+        from kgbench.readouts import readout_code  # which loads torch
+
+        readout = readout_code(work.readout)
     variables = sorted(os.environ.items())
     visible = [f"{name}={value}" for name, value in variables if name.endswith("VISIBLE_DEVICES")]
     question = {
@@ -138,21 +143,13 @@ def _note(work: Workload, settings: Settings) -> Path:
         "dataset": [work.dataset.name, work.dataset.content_hash, len(work.dataset.facts)],
         "prompts": {name: prompt_hash(name, work.dataset) for name in work.prompts},
         "code": _code(),
-        "readout code": _readout_code(work),
+        "readout code": readout,
         # What decides which device is taken by default, as far as that shows without torch.
         "machine": [platform.node(), *visible, *map(str, sorted(Path("/dev").glob("nvidia*")))],
     }
     text = json.dumps(question, sort_keys=True, default=repr)
     cache = platformdirs.user_cache_path("kgbench", appauthor=False)
     return cache / "known" / sha256(text.encode()).hexdigest()
-
-
-def _readout_code(work: Workload) -> str:
-    if work.readout is None:
-        return ""
-    from kgbench.readouts import readout_code  # which loads torch
-
-    return readout_code(work.readout)
 
 
 @cache

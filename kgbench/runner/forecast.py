@@ -16,7 +16,7 @@ from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.models.catalog import Entry, is_plant
 from kgbench.models.checkpoints import Checkpoint, find_here, locate
-from kgbench.models.loading import DTYPES, pair_sources, read_empty, read_tokenizer, widest
+from kgbench.models.loading import DTYPES, read_empty, read_tokenizer, widest
 from kgbench.models.lora import ADAPTER_CONFIG as ADAPTER
 from kgbench.numbers import duration_text
 from kgbench.readouts import TextReadout
@@ -35,7 +35,6 @@ from kgbench.runner.run import measure_job
 from kgbench.runner.sources import Sources, checkpoint_folder
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party_process import isolated
-from kgbench.sites import RECIPIENT
 from kgbench.version import __version__
 
 _OPERATIONS = 2
@@ -92,13 +91,12 @@ def checkpoint_bytes(place: Checkpoint, dtype: torch.dtype) -> int:
 
 def _refuse_too_large(sources: Sources, settings: Settings, dtype_name: str | None) -> None:
     """Refuse a pair whose weights, each donor's as large as the recipient's, do not fit."""
-    _, pair = pair_sources(sources.model, sources.recipient, sources.donors)
-    parts = {part: str(source) for part, source in pair.items()}
-    place = find_here(parts.pop(RECIPIENT), sources.revision)
+    recipient = sources.recipient_source
+    place = None if recipient is None else find_here(recipient, sources.revision)
     if place is None:
         return
     donors = []
-    for source in parts.values():
+    for source in {**sources.catalog_donors, **sources.donors}.values():
         folder = checkpoint_folder(source)
         if not is_plant(folder) and not (folder / ADAPTER).is_file():
             donors.append(source)

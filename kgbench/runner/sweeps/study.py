@@ -123,8 +123,7 @@ class StudyUnit:
         del spec["held"]
         facts = self.workload.dataset.content_hash
         code = fingerprint(self.spec.localizer) if is_foreign(self.spec.localizer) else ""
-        shipped = _shipped_hash(self.spec.model)
-        return sha256(canonical_json([spec, facts, code, shipped]).encode()).hexdigest()
+        return sha256(canonical_json([spec, facts, code]).encode()).hexdigest()
 
     @cached_property
     def pair(self) -> str:
@@ -155,21 +154,6 @@ class StudyUnit:
 
 _WORKLOADS: dict[str, Workload] = {}
 """By specification, as units that differ in seed or method alone have the same."""
-
-
-@cache
-def _shipped_hash(model: str | None) -> str:
-    """SHA-256, in hexadecimal, of the files of a shipped pair; empty for another."""
-    published = None if model is None else catalog.published(model)
-    if published is None:
-        return ""
-    digest = sha256()
-    for source in (published.recipient, *published.donors.values()):
-        folder = catalog.zoo_path(source)
-        files = [] if folder is None else sorted(folder.glob("*.safetensors"))
-        for file in files:
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
 
 
 def _value(name: str, option: Field[Any], value: Any) -> Any:

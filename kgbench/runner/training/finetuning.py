@@ -66,8 +66,6 @@ WORDING = "wording"
 _LEARNED = 0.5
 """Share of the facts not known before that a donor has learned if it learned them."""
 
-_SAVES, _CLOSEST, _FARTHEST = 20, 50, 1000
-"""Checkpoints in a training, and the fewest and most steps between two of them."""
 _COPIES = 4
 """Weights, gradients and two moments of AdamW, all of one type."""
 
@@ -82,7 +80,6 @@ def finetune(
     device: str = "auto",
     device_map: DeviceMap | None = None,
     progress: Progress | None = None,
-    save_every: int | None = None,
 ) -> Path:
     """Train a donor, or resume training it.
 
@@ -93,7 +90,6 @@ def finetune(
         device_map: Over which devices the layers are spread, as for `read_pair`; `device` is then
             the main one.
         progress: Progress callback.
-        save_every: Steps between checkpoints; by default about 20 checkpoints in all.
 
     Returns:
         The folder.
@@ -105,10 +101,7 @@ def finetune(
     plan, where = plan_finetuning(spec), usable_device(device)
     finetuning = Finetuning(plan, locate(plan.source, spec.revision), out, where, device_map)
     out, about = finetuning.out, finetuning.about  # finds wrong input before anything is written
-    if save_every is None:
-        steps = finetuning.steps_per_epoch * finetuning.recipe.epochs
-        save_every = min(max(steps // _SAVES, _CLOSEST), _FARTHEST)
-    build = Build(out, finetuning.work, "the donor", about, progress, save_every)
+    build = Build(out, finetuning.work, "the donor", about, progress)
     build.run(lambda: finetuning.train(build))
     return out
 
