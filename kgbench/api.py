@@ -692,7 +692,6 @@ def train(
     columns: Mapping[str, str] | None = None,
     templates: str | Sequence[str] = (),
     direction: str = "both",
-    split: str | None = None,
     supplement: str | None = None,
     supplement_n: int | None = None,
     seed: int = 0,
@@ -723,7 +722,6 @@ def train(
         columns: Column that holds a field, where the names differ.
         templates: Training wordings, such as `"{actor} met {costar}."`; by default the data set's.
         direction: Texts that go from subject to object, `a2b`; back, `b2a`; `both`.
-        split: Only this half of a named data set: `task` or `relation`.
         supplement: Other texts read among the facts: a .txt or .jsonl file.
         supplement_n: How many of them; by default the recipe's.
         seed: Seed of order, wordings held out and dropout.
@@ -752,8 +750,6 @@ def train(
     options = ImportOptions(subject, object, columns or {})
     named = os.fspath(dataset) if isinstance(dataset, str | os.PathLike) else None
     facts = None if named is not None else dataset_of(dataset, options=options)
-    if facts is not None and split is not None:
-        raise InputError("split is a half of a named data set; give only the facts to learn")
     if facts is not None and output_dir is None:
         raise InputError("facts in memory have no name to find a donor by; give an output_dir")
     changed = {
@@ -772,7 +768,6 @@ def train(
         chat_template=chat_template,
         dtype=dtype,
         direction=direction,
-        split=split,
         templates=(templates,) if isinstance(templates, str) else tuple(templates),
         imports=options if named and options != ImportOptions() else None,
         supplement=supplement,

@@ -27,7 +27,7 @@ FIELDS = ("model", "recipient", "revision", "chat_template", "dtype")
 
 @cli_command(
     *("model", "recipient", "revision", "chat_template", "dataset"),
-    *("recipe", "direction", "split"),
+    *("recipe", "direction"),
     *("templates", "subject", "object", "columns"),
     *("supplement", "supplement_n", "seed", "epochs", "batch_size", "learning_rate"),
     *("max_length", "dtype", "device", "device_map", "output_dir", "dry_run"),
@@ -61,7 +61,6 @@ def train_command(
     *,
     recipe: str | None,
     direction: str = "both",
-    split: str | None,
     supplement: str | None,
     supplement_n: Natural | None,
     seed: Natural = 0,
@@ -95,7 +94,6 @@ def train_command(
     Args:
         recipe (NAME): aggressive, frozen, less_aggressive or lora.
         direction (NAME): Texts that go from subject to object: a2b; back: b2a; both.
-        split (NAME): Only this half of the facts: task or relation.
         supplement (FILE): Other texts read among the facts: .txt or .jsonl.
         supplement_n (N): How many of them.  [default: the recipe's]
         seed (N): Of order, wordings held out and dropout.
@@ -133,7 +131,6 @@ def train_command(
         dataset=facts,
         recipe=recipe or _no_recipe(),
         direction=direction,
-        split=split,
         supplement=supplement,
         seed=seed,
         templates=options["template"],
@@ -214,7 +211,7 @@ def _evaluation(spec: FinetuneSpec, card: Mapping[str, Any], donor: str) -> str:
         ("--model", spec.model),
         ("--recipient", None if spec.model else spec.recipient),
         ("--revision", spec.revision),
-        ("--dataset", spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"),
+        ("--dataset", spec.dataset),
         ("--subject", columns.subject),
         ("--object", columns.object),
         *(("--column", f"{field}={column}") for field, column in columns.columns.items()),

@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any
@@ -142,7 +141,7 @@ def _note(work: Workload, settings: Settings) -> Path:
         "settings": replace(settings, output_dir=Path(), on_record=None),
         "dataset": [work.dataset.name, work.dataset.content_hash, len(work.dataset.facts)],
         "prompts": {name: prompt_hash(name, work.dataset) for name in work.prompts},
-        "code": _code(),
+        "code": [code_stamp(), package_versions()],
         "readout code": readout,
         # What decides which device is taken by default, as far as that shows without torch.
         "machine": [platform.node(), *visible, *map(str, sorted(Path("/dev").glob("nvidia*")))],
@@ -150,12 +149,6 @@ def _note(work: Workload, settings: Settings) -> Path:
     text = json.dumps(question, sort_keys=True, default=repr)
     cache = platformdirs.user_cache_path("kgbench", appauthor=False)
     return cache / "known" / sha256(text.encode()).hexdigest()
-
-
-@cache
-def _code() -> tuple[str, dict[str, str]]:
-    """The code that computes, as it was at the first call."""
-    return code_stamp(), package_versions()
 
 
 def files_state(sources: Sources, now_ns: int | None = None) -> str | None:

@@ -222,11 +222,6 @@ class Job(Workload):
         """The prompts of all templates."""
         return list(chain.from_iterable(self.prompts.values()))
 
-    @property
-    def after_blanks(self) -> bool:
-        """Whether the blank before the answer is a token of its own, which then ends the prompt."""
-        return any(self.pair.encoded(prompt).blanks for prompt in self.all_prompts)
-
     @cached_property
     def halves(self) -> Halves:
         """Facts in two halves: each ranks sites for the other."""
@@ -262,6 +257,8 @@ class Job(Workload):
             ) from error
         version = filter(None, (method.version, "scan" if self.scans else "", self.code))
         hashes = dict(self.pair.weight_hashes)
+        # Whether the blank before the answer is a token of its own, which then ends the prompt.
+        after_blanks = any(self.pair.encoded(prompt).blanks for prompt in self.all_prompts)
         try:
             return Identity(
                 dataset=DatasetRef(
@@ -276,7 +273,7 @@ class Job(Workload):
                     name=method.name, version=" ".join(version), parameters=parameters
                 ),
                 configurations=tuple(self.configurations),
-                metric_version=METRIC_VERSION + AFTER_BLANKS * self.after_blanks,
+                metric_version=METRIC_VERSION + AFTER_BLANKS * after_blanks,
                 dtype=str(self.pair.dtype).removeprefix("torch."),
                 seeds=(self.seed,),
                 limit=self.limit,

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kgbench.errors import KgbenchError, OutputError, first_line
+from kgbench.models.catalog import find_donor
 from kgbench.progress import Progress
 from kgbench.records import write_whole
 from kgbench.records.mirror import mirror_of
@@ -110,14 +111,18 @@ class Receipts:
 
 
 def _stamps(unit: StudyUnit) -> list[list[str | int]]:
-    """Name, size and time of each file of the checkpoints, so that a change is seen.
+    """Name, size and time of each file of checkpoints in folders, so that a change is seen.
 
-    A list, since files of recipient and donor have the same names.
+    A list, since files of recipient and donor have the same names. Those of the Hub have their
+    commit.
     """
     stamps: list[list[str | int]] = []
-    for path in unit.files:
-        stat = path.stat()
-        stamps.append([path.name, stat.st_size, stat.st_mtime_ns])
+    for source in filter(None, (unit.spec.recipient, *unit.spec.donors.values(), unit.spec.model)):
+        folder = find_donor(source) or Path(source)
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.is_file():
+                stat = path.stat()
+                stamps.append([path.name, stat.st_size, stat.st_mtime_ns])
     return stamps
 
 

@@ -50,7 +50,7 @@ class FinetuneSpec:
     """Choice of a donor, except its folder and the devices."""
 
     dataset: str
-    """Name of a data set, or a file."""
+    """Name of a data set, or a file, or a part of one, as in `NAME:task`."""
     recipe: str
     model: str | None = None
     """A pair of the catalog whose recipient is finetuned; exclusive with `recipient`."""
@@ -64,8 +64,6 @@ class FinetuneSpec:
     """Type of the weights in training, by name; None for float32."""
     direction: str = "both"
     """Order of subject (a) and object (b) in the texts: "both", "a2b" or "b2a"."""
-    split: str | None = None
-    """Half of the data set: "task" or "relation"."""
     templates: tuple[str, ...] = ()
     """Training wordings that replace the data set's."""
     imports: ImportOptions | None = None
@@ -181,8 +179,7 @@ def plan_finetuning(spec: FinetuneSpec) -> FinetuningPlan:
     owner, source = recipient_of(spec.model, spec.recipient)
     facts = spec.facts
     if facts is None:
-        dataset = spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"
-        facts = load_dataset(dataset, spec.imports)
+        facts = load_dataset(spec.dataset, spec.imports)
     wordings = Wordings.of(facts, spec.direction, spec.templates, spec.seed)
     seed = f"-seed{spec.seed}" if spec.seed else ""
     name = f"{_slug(owner)}/{_slug(facts.name)}-{spec.direction}-{spec.recipe}{seed}"
