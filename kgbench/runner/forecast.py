@@ -61,7 +61,7 @@ def run_cost(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Cost
     """As `dry_run`, in this process."""
     work = check(spec)
     sources, entry = work.sources, work.sources.entry
-    if entry is not None and entry.like is not None and not sources.recipient:
+    if entry and entry.like and sources.recipient in (None, entry.recipient):
         if not find_here(entry.recipient, sources.revision):
             return _assumed_cost(entry, work, settings, entry.recipient)
         if not (sources.donors or entry.donors):

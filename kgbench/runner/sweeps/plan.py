@@ -5,11 +5,11 @@ No model is loaded, and no torch: what is done is read from the receipts.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import starmap
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from kgbench.numbers import count_text
 from kgbench.progress import Progress
 from kgbench.report import Cell, Dash, Report, Table
 from kgbench.runner.sweeps.engines import Launch, Pending, run_groups
-from kgbench.runner.sweeps.study import StudyFile, StudyUnit
+from kgbench.runner.sweeps.study import StudyFile, StudyUnit, option_text
 from kgbench.runner.sweeps.work import Receipts, State, work
 
 LEFT = ("left", "check")
@@ -110,13 +110,10 @@ class StudyPlan:
 
         tables = [Table("", ["", *heads], [row("all", words)])]
         for axis in axes or self.study.axes:
-            by_value: dict[str, Counter[str]] = {}
+            by_value = defaultdict[str, Counter[str]](Counter)
             for state in self.states:
-                value = state.unit.options.get(axis)
-                text = value if isinstance(value, str) else json.dumps(value)
-                by_value.setdefault(text, Counter()).update([state.word])
-            rows = [row(value, counts) for value, counts in by_value.items()]
-            tables.append(Table("", [axis, *heads], rows))
+                by_value[option_text(state.unit.options.get(axis))][state.word] += 1
+            tables.append(Table("", [axis, *heads], list(starmap(row, by_value.items()))))
         failed = [state for state in self.states if state.word == "failed"]
         if failed:
             reasons = Counter(state.receipt["error"] for state in failed)

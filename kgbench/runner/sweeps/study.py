@@ -128,7 +128,9 @@ class StudyUnit:
 
     def label(self, names: Iterable[str]) -> str:
         """Values of some options."""
-        texts = [f"{name} {_text(self.options[name])}" for name in names if name in self.options]
+        texts = [
+            f"{name} {option_text(self.options[name])}" for name in names if name in self.options
+        ]
         return ", ".join(texts) or "the defaults"
 
     def __str__(self) -> str:
@@ -188,7 +190,8 @@ def _several(name: str, value: Any) -> tuple[str, ...]:
     return tuple(filter(None, grafts_of(texts) if name == "graft" else listed(texts)))
 
 
-def _text(value: Any) -> str:
+def option_text(value: Any) -> str:
+    """A value of an option, for a table."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -38,9 +38,6 @@ _MEASURED = 500_000_000
 _OPERATIONS = 6
 """Operations per weight and token in a step (arXiv 2001.08361)."""
 
-StepSeconds = dict[tuple[object, ...], float]
-"""Seconds per token of a step, by recipient, type of its weights, and parts of the recipe."""
-
 
 def finetuning_cost(
     spec: FinetuneSpec,
@@ -48,7 +45,6 @@ def finetuning_cost(
     *,
     device: str = "auto",
     device_map: DeviceMap | None = None,
-    measured: StepSeconds | None = None,
 ) -> Cost:
     """Cost of a finetuning; nothing is downloaded or written.
 
@@ -57,7 +53,6 @@ def finetuning_cost(
         out: Its folder.
         device: As for `finetune`.
         device_map: As for `finetune`.
-        measured: Steps that were measured before, to which those measured here are added.
 
     Raises:
         InputError: The input cannot be used.
@@ -72,12 +67,7 @@ def finetuning_cost(
     recipe, dtype, parameters = finetuning.recipe, finetuning.dtype, finetuning.parameters
     trained = trained_parameters(trainable_model(finetuning.empty, recipe, 0))
     if parameters <= _MEASURED or torch.device(where).type == "cuda":
-        steps = {} if measured is None else measured
-        parts = (recipe.tiny, recipe.batch_size, recipe.rank, recipe.frozen)
-        step = (recipient.directory, dtype, *parts)
-        if step not in steps:
-            steps[step] = _step_seconds(finetuning)
-        speed = steps[step], "the checkpoint; a step measured here"
+        speed = _step_seconds(finetuning), "the checkpoint; a step measured here"
     else:
         each, basis = assumed_seconds(_OPERATIONS * parameters, where)
         speed = each, f"the checkpoint; no step was measured: {basis}"
