@@ -304,11 +304,11 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
     Raises:
         InputError: The specification is wrong, or does not fit the models.
     """
-    localizer, pair, code = work.held.localizer, work.held.pair, work.held.code
-    if code is None and localizer is not None:
-        code = class_fingerprint(type(localizer))
-    if localizer is None:
-        localizer = made_localizer(work)
+    pair = work.held.pair
+    if (localizer := work.held.localizer) is None:
+        localizer, code = made_localizer(work), fingerprint(work.localizer_name)
+    else:
+        code = work.held.code or class_fingerprint(type(localizer))
     check_choice("kind of localizer", localizer.kind, KINDS)
     check_choice("floor of localizer", localizer.floor, FLOORS)
     suite = work.suite
@@ -331,7 +331,7 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
         pair=pair,
         localizer=localizer,
         settings=settings,
-        code=fingerprint(work.localizer_name) if code is None else code,
+        code=code,
         configurations=labels,
     )
     _check_expected(job)
