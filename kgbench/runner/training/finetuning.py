@@ -57,7 +57,7 @@ from kgbench.runner.training.model_setup import (
     training_type,
 )
 from kgbench.runner.training.resumable_build import Build, versions, write_card
-from kgbench.runner.training.stages import HELD_OUT_LOSS, StageOutcome, half_type
+from kgbench.runner.training.stages import HELD_OUT_LOSS, SAVE_EVERY, StageOutcome, half_type
 
 LOG = "log.jsonl"
 """File next to the card with the loss of every step."""
@@ -80,6 +80,7 @@ def finetune(
     device: str = "auto",
     device_map: DeviceMap | None = None,
     progress: Progress | None = None,
+    save_every: int = SAVE_EVERY,
 ) -> Path:
     """Train a donor, or resume training it.
 
@@ -90,6 +91,7 @@ def finetune(
         device_map: Over which devices the layers are spread, as for `read_pair`; `device` is then
             the main one.
         progress: Progress callback.
+        save_every: Steps between checkpoints, at least.
 
     Returns:
         The folder.
@@ -101,7 +103,7 @@ def finetune(
     plan, where = plan_finetuning(spec), usable_device(device)
     finetuning = Finetuning(plan, locate(plan.source, spec.revision), out, where, device_map)
     out, about = finetuning.out, finetuning.about  # finds wrong input before anything is written
-    build = Build(out, finetuning.work, "the donor", about, progress)
+    build = Build(out, finetuning.work, "the donor", about, progress, save_every)
     build.run(lambda: finetuning.train(build))
     return out
 
