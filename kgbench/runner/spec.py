@@ -146,7 +146,7 @@ class Settings:
         """
         if self.device_map is not None and self.device != "auto":
             raise InputError(
-                "--device is one device, --device-map says which layers are where: give one of them"
+                "--device is one device, --device-map spreads layers over several: give one of them"
             )
 
 
