@@ -260,9 +260,9 @@ def study_of(content: Any) -> StudyFile:
         raise InputError("expected a mapping with 'matrix', such as {matrix: {seed: [0, 1]}}")
     check_plain(content)
     content = by_option(content)
-    values = {key: content.pop(key.replace("_", "-"), None) for key in _Parts.model_fields}
+    study = {key: content.pop(key.replace("_", "-"), None) for key in _Parts.model_fields}
     try:
-        parts = _Parts(**{key: value for key, value in values.items() if value is not None})
+        parts = _Parts(**{key: value for key, value in study.items() if value is not None})
     except ValidationError as error:
         raise InputError(first_fault(error, "study")) from None
     shared, matrix = _named(content, ""), _named(parts.matrix, "matrix")
