@@ -42,7 +42,7 @@ from kgbench.report.run_report import record_report
 from kgbench.report.site_maps import drawing
 from kgbench.runner import Pairs, Run, Settings, Spec, check, run_job
 from kgbench.runner.choices import CATALOGUES, KINDS, RUNS, recorded_runs, with_donors
-from kgbench.runner.job import device_map_of, main_device_of
+from kgbench.runner.job import main_device_of
 from kgbench.runner.lookup import along_donors, idle_donors
 from kgbench.runner.rerun import specification
 from kgbench.runner.sources import sources_of
@@ -625,8 +625,8 @@ class Sweep:
     def runs(self) -> Iterator[Evaluation]:
         """The runs of all units that are done."""
         for state in self.plan.states:
-            if state.word == "done" and state.receipt is not None and state.receipt.record:
-                yield open_run(state.receipt.record, self.plan.root)
+            if state.word == "done" and "record" in state.receipt:
+                yield open_run(state.receipt["record"], self.plan.root)
 
     def __repr__(self) -> str:
         return to_text(self.plan.status())
@@ -707,7 +707,6 @@ def train(
     columns: Mapping[str, str] | None = None,
     templates: str | Sequence[str] = (),
     direction: str = "both",
-    split: str | None = None,
     supplement: str | None = None,
     supplement_n: int | None = None,
     seed: int = 0,
@@ -738,7 +737,6 @@ def train(
         columns: Column that holds a field, where the names differ.
         templates: Training wordings, such as `"{actor} met {costar}."`; by default the data set's.
         direction: Texts that go from subject to object, `a2b`; back, `b2a`; `both`.
-        split: Only this half of a named data set: `task` or `relation`.
         supplement: Other texts read among the facts: a .txt or .jsonl file.
         supplement_n: How many of them; by default the recipe's.
         seed: Seed of order, wordings held out and dropout.
@@ -767,8 +765,6 @@ def train(
     options = ImportOptions(subject, object, columns or {})
     named = os.fspath(dataset) if isinstance(dataset, str | os.PathLike) else None
     facts = None if named is not None else dataset_of(dataset, options=options)
-    if facts is not None and split is not None:
-        raise InputError("split is a half of a named data set; give only the facts to learn")
     if facts is not None and output_dir is None:
         raise InputError("facts in memory have no name to find a donor by; give an output_dir")
     changed = {
@@ -787,7 +783,6 @@ def train(
         chat_template=chat_template,
         dtype=dtype,
         direction=direction,
-        split=split,
         templates=(templates,) if isinstance(templates, str) else tuple(templates),
         imports=options if named and options != ImportOptions() else None,
         supplement=supplement,
@@ -803,7 +798,7 @@ def train(
             spec,
             folder,
             device=main_device_of(settings),
-            device_map=device_map_of(settings),
+            device_map=settings.device_map,
             progress=report,
         ),
     )

@@ -32,12 +32,12 @@ from kgbench.cli import main
 from kgbench.data import Dataset, dataset_names, load_dataset, load_prompts
 from kgbench.data.prompts import neutral_prompts, sibling_prompts
 from kgbench.errors import InputError
-from kgbench.localizers import create
 from kgbench.models import catalog
 from kgbench.models.pair import ModelPair
 from kgbench.runner import Settings, Spec
 from kgbench.runner.job import Job, prepare_job
 from kgbench.runner.sources import Sources
+from kgbench.runner.spec import Held
 from kgbench.testing import pico_pair
 from kgbench.zoo.tiny_pairs import known_movies, recipe
 from kgbench.zoo.worlds import FIELDS, fill_all, training_templates
@@ -47,10 +47,9 @@ LABELS = ("SFT", "NONE", "FE", "LT", U, "M")
 
 
 def job_on(pair: ModelPair) -> Job:
-    dataset = load_dataset("tiny_movies:first30")
-    prompts = {name: load_prompts(dataset, [name]) for name in ("headline", "movie_title")}
-    method, sources = create("dynamic_graft", {}, 0), Sources(model="tiny-gemma")
-    return Job(pair, dataset, prompts, method, Settings(device="cpu"), sources, method.name)
+    names = ("headline", "movie_title")
+    spec = Spec(model="tiny-gemma", dataset="tiny_movies:first30", prompts=names, held=Held(pair))
+    return prepare_job(spec, Settings(device="cpu"))
 
 
 @pytest.fixture(scope="module")

@@ -435,7 +435,7 @@ def test_wrong_input(
         ({"recipient": None, "model": "tiny-gema"}, UnknownNameError, "tiny-gemma"),
         ({"dataset": "tiny_movie"}, UnknownNameError, "tiny_movies"),
         ({"direction": "a2c"}, UnknownNameError, "a2b"),
-        ({"split": "tasks"}, Exception, "task"),
+        ({"dataset": "tiny_movies:tasks"}, Exception, "task"),
         ({"recipient": None}, InputError, "which model"),
         ({"model": "tiny-gemma"}, InputError, "which model"),
         ({"recipient": "no/such"}, ModelError, "no/such"),

@@ -175,8 +175,6 @@ def test_a_recipient_of_ones_own(
     (donors_folder() / names[1]).rename(before)
     sources = check(Spec(recipient=str(recipient[1]), dataset=str(about[1]))).sources
     assert sources.donors == {"sft": "before/eight-both-aggressive"}
-    status, out, err = run(*training)
-    assert status == 0 and json.loads(out)["path"] == str(before), err
 
 
 def test_its_facts_decide(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,11 +346,7 @@ def test_refusals(run: Run, home: Path) -> None:
         (base, "which model is finetuned?"),
         (("--model", "tiny-gemma", *base, "--supplement-n", "4"), "add --supplement FILE"),
         (("--model", catalog.plants()[0], *base), "is a plant"),
-        (("--model", "tiny-gemma"), "one of aggressive, frozen, less_aggressive, lora; with --dry"),
-        (
-            ("--model", "gemma-2b"),
-            "less_aggressive, lora; recipes (memory without activations, dis",
-        ),
+        (("--model", "tiny-gemma"), "one of aggressive, frozen, less_aggressive, lora; --dry-run"),
         (("--recipient", "x", "--recipe", "lora"), "which facts are learned? Give --dataset"),
         (("--recipe", "lora"), "which model is finetuned?"),
         (("--model", "tiny-gemma", *base, "--template", "no field"), "names no field"),

@@ -27,7 +27,7 @@ FIELDS = ("model", "recipient", "revision", "chat_template", "dtype")
 
 @cli_command(
     *("model", "recipient", "revision", "chat_template", "dataset"),
-    *("recipe", "direction", "split"),
+    *("recipe", "direction"),
     *("templates", "subject", "object", "columns"),
     *("supplement", "supplement_n", "seed", "epochs", "batch_size", "learning_rate"),
     *("max_length", "dtype", "device", "device_map", "output_dir", "dry_run"),
@@ -61,7 +61,6 @@ def train_command(
     *,
     recipe: str | None,
     direction: str = "both",
-    split: str | None,
     supplement: str | None,
     supplement_n: Natural | None,
     seed: Natural = 0,
@@ -95,7 +94,6 @@ def train_command(
     Args:
         recipe (NAME): aggressive, frozen, less_aggressive or lora.
         direction (NAME): Texts that go from subject to object: a2b; back: b2a; both.
-        split (NAME): Only this half of the facts: task or relation.
         supplement (FILE): Other texts read among the facts: .txt or .jsonl.
         supplement_n (N): How many of them.  [default: the recipe's]
         seed (N): Of order, wordings held out and dropout.
@@ -110,7 +108,7 @@ def train_command(
     """  # noqa: D301 (click reads the character, not its escape)
     from kgbench.models.catalog import read_donor_card
     from kgbench.runner.costs import cost_table
-    from kgbench.runner.job import device_map_of, main_device_of
+    from kgbench.runner.job import main_device_of
     from kgbench.runner.training.finetuning import finetune
     from kgbench.runner.training.finetuning_cost import finetuning_cost
     from kgbench.runner.training.finetuning_plan import FinetuneSpec
@@ -131,9 +129,8 @@ def train_command(
     spec = FinetuneSpec(
         **{name: options[name] for name in FIELDS},
         dataset=facts,
-        recipe=recipe or _no_recipe(options["model"], facts, imports),
+        recipe=recipe or _no_recipe(),
         direction=direction,
-        split=split,
         supplement=supplement,
         seed=seed,
         templates=options["template"],
@@ -143,7 +140,7 @@ def train_command(
     settings = Settings(device=options["device"], device_map=options["device_map"])
     devices: dict[str, Any] = {
         "device": main_device_of(settings),
-        "device_map": device_map_of(settings),
+        "device_map": settings.device_map,
     }
     if dry_run:
         cost = finetuning_cost(spec, output_dir, **devices)
@@ -171,15 +168,13 @@ def _facts(model: str | None, recipient: str | None, dataset: str | None) -> str
     return dataset or catalog.entry(str(model)).dataset
 
 
-def _no_recipe(model: str | None, dataset: str, imports: ImportOptions | None) -> NoReturn:
-    """Ask for a recipe, with what each takes where the catalog has the size of the model."""
-    from kgbench.runner.training.finetuning_cost import recipes_text
+def _no_recipe() -> NoReturn:
     from kgbench.runner.training.recipes import finetuning_recipe_names
 
-    choices = f"Give --recipe with one of {', '.join(finetuning_recipe_names())}"
-    costs = "" if model is None else recipes_text(model, dataset, imports)
-    details = costs or "with --dry-run it says what it takes"
-    raise InputError(f"how is it finetuned? {choices}; {details}")
+    choices = ", ".join(finetuning_recipe_names())
+    raise InputError(
+        f"how is it finetuned? Give --recipe with one of {choices}; --dry-run shows what it takes"
+    )
 
 
 def _lines(spec: FinetuneSpec, card: Mapping[str, Any], place: Path, out: Path | None) -> list[str]:
@@ -216,7 +211,7 @@ def _evaluation(spec: FinetuneSpec, card: Mapping[str, Any], donor: str) -> str:
         ("--model", spec.model),
         ("--recipient", None if spec.model else spec.recipient),
         ("--revision", spec.revision),
-        ("--dataset", spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"),
+        ("--dataset", spec.dataset),
         ("--subject", columns.subject),
         ("--object", columns.object),
         *(("--column", f"{field}={column}") for field, column in columns.columns.items()),

@@ -32,7 +32,7 @@ from kgbench.runner import Pairs, Run, Settings, Spec, dry_run, run_job
 from kgbench.runner.costs import Cost, room
 from kgbench.runner.job import main_device_of
 from kgbench.runner.training.finetuning import finetune
-from kgbench.runner.training.finetuning_cost import StepSeconds, finetuning_cost
+from kgbench.runner.training.finetuning_cost import finetuning_cost
 from kgbench.runner.training.finetuning_plan import FinetuneSpec, plan_finetuning
 from kgbench.runner.training.model_setup import load_recipient, store_donor
 from kgbench.zoo.tiny_pairs import (
@@ -223,7 +223,7 @@ def costs(
     Raises:
         InputError: Something is wrong that can be found beforehand.
     """
-    parts, pairs, steps = parts_of(figures, seeds, known), Pairs(), StepSeconds()
+    parts, pairs = parts_of(figures, seeds, known), Pairs()
     runs: dict[str, Cost] = {}
     made: list[Cost] = []
     for done, part in enumerate(parts):
@@ -234,7 +234,7 @@ def costs(
         if part.kind == "pair":
             cost = _pair_cost(part, settings)
         elif part.kind == "donor":
-            cost = _donor_cost(part, settings, steps)
+            cost = _donor_cost(part, settings)
         else:
             # With the recipient as its own donor everything takes as long as with missing donors.
             recipient = part.what.entry.recipient
@@ -268,7 +268,7 @@ def _pair_cost(part: FigurePart, settings: Settings) -> Cost:
     )
 
 
-def _donor_cost(part: FigurePart, settings: Settings, steps: StepSeconds) -> Cost:
+def _donor_cost(part: FigurePart, settings: Settings) -> Cost:
     what, name = part.what, part.name
     place = what.place(name)
     if (place / CARD).is_file():
@@ -276,7 +276,7 @@ def _donor_cost(part: FigurePart, settings: Settings, steps: StepSeconds) -> Cos
     # A recipient that is not there yet is as large as the shipped one.
     spec = what.training(name) if what.ready else replace(what, seed=SHIPPED).training(name)
     spec = what.with_texts(spec, download=False)
-    return finetuning_cost(spec, place, device=settings.device, measured=steps)
+    return finetuning_cost(spec, place, device=settings.device)
 
 
 def _stored(spec: FinetuneSpec, place: Path) -> Cost:

@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any
@@ -100,7 +99,7 @@ def note_identity(work: Workload, settings: Settings, state: str | None, identit
         state: Of the pair's files before they were read, see `files_state`; None for no note.
         identity: Digest of the identity.
     """
-    if state is None or work.held != Held() or is_foreign(work.localizer):
+    if state is None or work.held != Held() or is_foreign(work.localizer_name):
         return
     path = _note(work, settings)
     with suppress(OSError):
@@ -130,6 +129,11 @@ def _note(work: Workload, settings: Settings) -> Path:
 
     The metric of the ratios is no part of it.
     """
+    readout = ""
+    if work.readout is not None:
+        from kgbench.readouts import readout_code  # which loads torch
+
+        readout = readout_code(work.readout)
     variables = sorted(os.environ.items())
     visible = [f"{name}={value}" for name, value in variables if name.endswith("VISIBLE_DEVICES")]
     question = {
@@ -137,28 +141,14 @@ def _note(work: Workload, settings: Settings) -> Path:
         "settings": replace(settings, output_dir=Path(), on_record=None),
         "dataset": [work.dataset.name, work.dataset.content_hash, len(work.dataset.facts)],
         "prompts": {name: prompt_hash(name, work.dataset) for name in work.prompts},
-        "code": _code(),
-        "readout code": _readout_code(work),
+        "code": [code_stamp(), package_versions()],
+        "readout code": readout,
         # What decides which device is taken by default, as far as that shows without torch.
         "machine": [platform.node(), *visible, *map(str, sorted(Path("/dev").glob("nvidia*")))],
     }
     text = json.dumps(question, sort_keys=True, default=repr)
     cache = platformdirs.user_cache_path("kgbench", appauthor=False)
     return cache / "known" / sha256(text.encode()).hexdigest()
-
-
-def _readout_code(work: Workload) -> str:
-    if work.readout is None:
-        return ""
-    from kgbench.readouts import readout_code  # which loads torch
-
-    return readout_code(work.readout)
-
-
-@cache
-def _code() -> tuple[str, dict[str, str]]:
-    """The code that computes, as it was at the first call."""
-    return code_stamp(), package_versions()
 
 
 def files_state(sources: Sources, now_ns: int | None = None) -> str | None:

@@ -16,7 +16,7 @@ from kgbench.errors import InputError
 from kgbench.models import catalog
 from kgbench.models.catalog import Entry, is_plant
 from kgbench.models.checkpoints import Checkpoint, find_here, locate
-from kgbench.models.loading import DTYPES, pair_sources, read_empty, read_tokenizer, widest
+from kgbench.models.loading import DTYPES, read_empty, read_tokenizer, widest
 from kgbench.models.lora import ADAPTER_CONFIG as ADAPTER
 from kgbench.numbers import duration_text
 from kgbench.readouts import TextReadout
@@ -25,7 +25,6 @@ from kgbench.runner.costs import Cost, assumed_seconds, download_bytes, room, we
 from kgbench.runner.job import (
     Job,
     Pairs,
-    device_map_of,
     job_configurations,
     load_job,
     main_device_of,
@@ -36,7 +35,6 @@ from kgbench.runner.run import measure_job
 from kgbench.runner.sources import Sources, checkpoint_folder
 from kgbench.runner.spec import Settings, Spec
 from kgbench.runner.third_party_process import isolated
-from kgbench.sites import RECIPIENT
 from kgbench.version import __version__
 
 _OPERATIONS = 2
@@ -50,7 +48,8 @@ FIRST = 8
 def dry_run(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Cost:
     """Load and check a job, run its first prompts, and scale up; nothing is written.
 
-    A catalog pair that is not on this machine is not downloaded: its size is the catalog's.
+    A catalog pair that is not on this machine is not downloaded: its size is the catalog's, as it
+    is of one without a donor.
 
     Raises:
         InputError: Something in the specification is wrong, or the models do not fit into memory.
@@ -62,14 +61,11 @@ def run_cost(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Cost
     """As `dry_run`, in this process."""
     work = check(spec)
     sources, entry = work.sources, work.sources.entry
-    if entry is not None and entry.like is not None:
-        recipient = sources.recipient or entry.recipient
-        if not (sources.donors or entry.donors):  # with the recipient as donor costs are the same
-            stand_in = {"recipient": recipient, "donors": {"sft": recipient}}
-            sources = sources.model_copy(update=stand_in)
-            work = replace(work, sources=sources)
-        if recipient == entry.recipient and find_here(recipient, sources.revision) is None:
-            return _assumed_cost(entry, work, settings)
+    if entry and entry.like and sources.recipient in (None, entry.recipient):
+        if not find_here(entry.recipient, sources.revision):
+            return _assumed_cost(entry, work, settings, entry.recipient)
+        if not (sources.donors or entry.donors):
+            return _assumed_cost(entry, work, settings, f"a finetuned {entry.name}")
     pairs = pairs or Pairs()
     if work.held.pair is None and pairs.loaded(sources, settings, work.dtype) is None:
         pairs.forget()  # what the one before takes is free
@@ -95,13 +91,12 @@ def checkpoint_bytes(place: Checkpoint, dtype: torch.dtype) -> int:
 
 def _refuse_too_large(sources: Sources, settings: Settings, dtype_name: str | None) -> None:
     """Refuse a pair whose weights, each donor's as large as the recipient's, do not fit."""
-    _, pair = pair_sources(sources.model, sources.recipient, sources.donors)
-    parts = {part: str(source) for part, source in pair.items()}
-    place = find_here(parts.pop(RECIPIENT), sources.revision)
+    recipient = sources.recipient_source
+    place = None if recipient is None else find_here(recipient, sources.revision)
     if place is None:
         return
     donors = []
-    for source in parts.values():
+    for source in {**sources.catalog_donors, **sources.donors}.values():
         folder = checkpoint_folder(source)
         if not is_plant(folder) and not (folder / ADAPTER).is_file():
             donors.append(source)
@@ -112,12 +107,12 @@ def _refuse_too_large(sources: Sources, settings: Settings, dtype_name: str | No
         dtype = widest([place, *filter(None, here)])
     weights = checkpoint_bytes(place, dtype) * (1 + len(donors))
     memory = {"weights": weights}
-    cost = Cost("", memory=memory, **room(device, device_map_of(settings), dtype))
+    cost = Cost("", memory=memory, **room(device, settings.device_map, dtype))
     if not cost.fits:
         raise InputError(f"{cost.verdict}; nothing was loaded")
 
 
-def _assumed_cost(entry: Entry, work: Workload, settings: Settings) -> Cost:
+def _assumed_cost(entry: Entry, work: Workload, settings: Settings, missing: str) -> Cost:
     """Cost of a catalog pair that is not on this machine, by its size and the prompts' tokens.
 
     Tokens are those of the shipped pair with a like tokenizer. Each configuration counts as a row
@@ -126,14 +121,15 @@ def _assumed_cost(entry: Entry, work: Workload, settings: Settings) -> Cost:
 
     Args:
         entry: The pair.
-        work: The job, with its donors.
+        work: The job.
         settings: How it would be computed.
+        missing: Which of its models is not here.
     """
     assert entry.parameters is not None and entry.width is not None and entry.vocabulary is not None
     assert entry.stored is not None and entry.like is not None
     localizer = made_localizer(work)
     of = (localizer.kind, localizer.floor)
-    n = len(job_configurations(work.suite, work.grafts, work.layers, *of))
+    n = len(job_configurations(work.suite, work.expressions, work.layers, *of))
     prompts = list(chain.from_iterable(work.prompts.values()))
     tokenizer = read_tokenizer(locate(catalog.entry(entry.like).recipient))
     plain = sum(map(len, tokenizer([prompt.text for prompt in prompts])["input_ids"]))
@@ -145,20 +141,26 @@ def _assumed_cost(entry: Entry, work: Workload, settings: Settings) -> Cost:
     dtype = DTYPES[work.dtype or ("float32" if is_on_cpu else entry.stored)]
     # A pair holds tied embeddings twice, see `prepare`.
     parameters = entry.parameters + (entry.vocabulary * entry.width if entry.tied else 0)
-    weights = (1 + len(work.sources.donors)) * parameters * dtype.itemsize
+    weights = (1 + max(1, len(work.sources.donors))) * parameters * dtype.itemsize
     budget = Budget.on(torch.device(device), entry.width, held=weights)
     seconds, speed = assumed_seconds(_OPERATIONS * entry.parameters * (rows + plain), device)
     ranking = ", ranking left out" if localizer.kind == "scoring" else ""
     return Cost(
-        _name(work.localizer, work.sources),
+        f"{work.localizer_name} on {entry.name}",
         seconds,
         f"the catalog's number of parameters, tokens of {entry.like}'s tokenizer, a row for each "
-        f"configuration{ranking} and {speed}, since {entry.recipient} is not on this machine",
-        _counts(n, len(prompts), math.ceil(rows / budget.tokens), rows, plain),
+        f"configuration{ranking} and {speed}, since {missing} is not on this machine",
+        {
+            "configurations": n,
+            "prompts": len(prompts),
+            "forwards": math.ceil(rows / budget.tokens),
+            "token_rows": rows,
+            "plain_token_rows": plain,
+        },
         _memory(weights, n * entry.vocabulary, rows, entry.width, budget, dtype),
         disk=_RECORD + _ROW * len(prompts) * n,
         download=download_bytes(entry),
-        **room(device, device_map_of(settings), dtype),
+        **room(device, settings.device_map, dtype),
     )
 
 
@@ -173,31 +175,25 @@ def _measured_cost(job: Job) -> Cost:
     scale = len(prompts) / len(first.all_prompts)
     done = RecordStore(job.settings.output_dir).find(job.identity.digest()) is not None
     to_rank = f", {duration_text(scale * ranking['seconds'])} of it to rank the sites"
-    forwards, token_rows = round(scale * spent["forwards"]), round(scale * spent["token_rows"])
-    rows = sum(len(pair.encode(prompt)) for prompt in prompts)
+    token_rows = round(scale * spent["token_rows"])
     weights, vocabulary = weights_bytes(pair), pair.recipient.config.vocab_size
+    on = "" if job.sources.model is None else f" on {job.sources.model}"
     return Cost(
-        _name(job.localizer_name, job.sources),
+        f"{job.localizer_name}{on}",
         0.0 if done else scale * (spent["seconds"] + spent["plain_seconds"]),
         f"the first prompts of each template{to_rank if job.ranks else ''}",
-        _counts(n, len(prompts), forwards, token_rows, rows),
+        {
+            "configurations": n,
+            "prompts": len(prompts),
+            "forwards": round(scale * spent["forwards"]),
+            "token_rows": token_rows,
+            "plain_token_rows": sum(len(pair.encode(prompt)) for prompt in prompts),
+        },
         _memory(weights, n * vocabulary, token_rows, pair.width, job.engine.budget, pair.dtype),
         disk=_RECORD + _ROW * len(prompts) * n,
         done=done,
-        **room(str(pair.device), device_map_of(job.settings), pair.dtype, loaded=weights),
+        **room(str(pair.device), job.settings.device_map, pair.dtype, loaded=weights),
     )
-
-
-def _name(localizer: str, sources: Sources) -> str:
-    return localizer if sources.model is None else f"{localizer} on {sources.model}"
-
-
-_COUNTS = ("configurations", "prompts", "forwards", "token_rows", "plain_token_rows")
-"""Counts of a run; the last are the rows of each prompt alone, once."""
-
-
-def _counts(*numbers: int) -> dict[str, int]:
-    return dict(zip(_COUNTS, numbers, strict=True))
 
 
 def _memory(

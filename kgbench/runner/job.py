@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from kgbench.data import Dataset, Prompt, prompt_hash
+from kgbench.data import Prompt, prompt_hash
 from kgbench.engine import Budget, Engine, load_pair
 from kgbench.engine.treatment import (
     Configuration,
@@ -33,20 +33,15 @@ from kgbench.localizers import (
 )
 from kgbench.metrics import METRIC_VERSION
 from kgbench.models.in_memory import refuse_hooks
-from kgbench.models.loading import no_donor_text, pair_sources
+from kgbench.models.loading import no_donor_text
 from kgbench.models.pair import ModelPair
-from kgbench.models.placement import (
-    DeviceMap,
-    main_device,
-    usable_device,
-)
-from kgbench.readouts import Readout, TextReadout, readout_code
+from kgbench.models.placement import main_device, usable_device
+from kgbench.readouts import TextReadout, readout_code
 from kgbench.records import (
     DatasetRef,
     Identity,
     LocalizerRef,
     ReadoutRef,
-    Truth,
     WeightHashes,
     canonical_json,
 )
@@ -144,12 +139,12 @@ def _wanted(sources: Sources, settings: Settings, dtype: str | None) -> dict[str
         "revision": sources.revision,
         "chat_template": sources.chat_template,
         "attention": settings.attention,
-        "device_map": device_map_of(settings),
+        "device_map": settings.device_map,
     }
 
 
 def check_donor(sources: Sources) -> None:
-    """Refuse a pair without a donor; of the catalog with what it takes to train one.
+    """Refuse a pair of the catalog without a donor.
 
     Args:
         sources: The pair, with a donor trained on this machine where there is one.
@@ -158,67 +153,32 @@ def check_donor(sources: Sources) -> None:
         ModelError: It has none.
     """
     entry = sources.entry
-    if entry is None or entry.donors or sources.donors or sources.recipient is not None:
-        pair_sources(sources.model, sources.recipient, sources.donors)
-        return
-    from kgbench.runner.training.finetuning_cost import recipes_text
-
-    facts = sources.dataset or entry.dataset
-    costs = recipes_text(entry.name, facts, sources.imports)
-    raise ModelError("; ".join(filter(None, (no_donor_text(entry.name, facts), costs))))
-
-
-def device_map_of(settings: Settings) -> DeviceMap | None:
-    """How layers are spread over devices; None where no map is given.
-
-    Raises:
-        InputError: It is no map, or --device is given too.
-    """
-    if settings.device_map is None:
-        return None
-    if settings.device != "auto":
-        raise InputError(
-            "--device is one device, --device-map says which layers are where: give one of them"
-        )
-    main_device(settings.device_map)  # refuses what is no map
-    return settings.device_map
+    if entry is not None and not (entry.donors or sources.donors or sources.recipient):
+        raise ModelError(no_donor_text(entry.name, sources.dataset or entry.dataset))
 
 
 def main_device_of(settings: Settings) -> str:
     """The device that answers would be computed on; of several, an accelerator.
 
     Raises:
-        InputError: It cannot be used.
+        InputError: It cannot be used, or the map is none.
     """
-    device_map = device_map_of(settings)
-    return usable_device(settings.device) if device_map is None else str(main_device(device_map))
+    if settings.device_map is None:
+        return usable_device(settings.device)
+    return str(main_device(settings.device_map))
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(Workload):
     """What is evaluated and how: all names are looked up, and the models are loaded."""
 
     pair: ModelPair
-    dataset: Dataset
-    prompts: Mapping[str, Sequence[Prompt]]
-    """Prompts of all facts, by name."""
     localizer: AbstractLocalizer
     settings: Settings
-    sources: Sources
-    """Where models and facts are."""
-    localizer_name: str
-    """As it was given: a name, or a class of a file."""
-    code: str = ""
+    code: str
     """Hash of the localizer's code, where that is not kgbench's."""
-    configurations: Mapping[str, str | None] = field(default_factory=dict)
+    configurations: Mapping[str, str | None]
     """Each configuration with its complement."""
-    truth: Truth | None = None
-    """Ground-truth location of planted facts, in suites that compare with it."""
-    limit: int | None = None
-    seed: int = 0
-    metric: str | None = None
-    readout: Readout | None = None
-    """What is read of the output; None for the first token of the answer."""
 
     def reading(self) -> AbstractContextManager[None]:
         """For the time of a block, have the pair read prompts by the readout."""
@@ -262,11 +222,6 @@ class Job:
         """The prompts of all templates."""
         return list(chain.from_iterable(self.prompts.values()))
 
-    @property
-    def after_blanks(self) -> bool:
-        """Whether the blank before the answer is a token of its own, which then ends the prompt."""
-        return any(self.pair.encoded(prompt).blanks for prompt in self.all_prompts)
-
     @cached_property
     def halves(self) -> Halves:
         """Facts in two halves: each ranks sites for the other."""
@@ -302,6 +257,8 @@ class Job:
             ) from error
         version = filter(None, (method.version, "scan" if self.scans else "", self.code))
         hashes = dict(self.pair.weight_hashes)
+        # Whether the blank before the answer is a token of its own, which then ends the prompt.
+        after_blanks = any(self.pair.encoded(prompt).blanks for prompt in self.all_prompts)
         try:
             return Identity(
                 dataset=DatasetRef(
@@ -316,7 +273,7 @@ class Job:
                     name=method.name, version=" ".join(version), parameters=parameters
                 ),
                 configurations=tuple(self.configurations),
-                metric_version=METRIC_VERSION + AFTER_BLANKS * self.after_blanks,
+                metric_version=METRIC_VERSION + AFTER_BLANKS * after_blanks,
                 dtype=str(self.pair.dtype).removeprefix("torch."),
                 seeds=(self.seed,),
                 limit=self.limit,
@@ -347,43 +304,37 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
     Raises:
         InputError: The specification is wrong, or does not fit the models.
     """
-    localizer, pair, code = work.held.localizer, work.held.pair, work.held.code
-    if code is None and localizer is not None:
-        code = class_fingerprint(type(localizer))
-    if localizer is None:
-        localizer = made_localizer(work)
+    pair = work.held.pair
+    if (localizer := work.held.localizer) is None:
+        localizer, code = made_localizer(work), fingerprint(work.localizer_name)
+    else:
+        code = work.held.code or class_fingerprint(type(localizer))
     check_choice("kind of localizer", localizer.kind, KINDS)
     check_choice("floor of localizer", localizer.floor, FLOORS)
     suite = work.suite
     ranking_only = isinstance(localizer, ScoringLocalizer)
-    if ranking_only and not (suite.budgets or suite.truth or work.grafts):
+    if ranking_only and not (suite.budgets or suite.truth or work.expressions):
         raise InputError(
             f"suite {suite.name!r} grafts what it names, and {localizer.name!r} ranks sites "
             "instead; choose another --suite, such as pathways, or a --localizer that intervenes, "
             "such as dynamic_graft"
         )
-    labels = job_configurations(suite, work.grafts, work.layers, localizer.kind, localizer.floor)
+    labels = job_configurations(
+        suite, work.expressions, work.layers, localizer.kind, localizer.floor
+    )
     if pair is None:
         pair = (pairs or Pairs()).load(work.sources, settings, work.dtype)
     pair = parted(pair, (label for label in labels if parse_top(label) is None))
     refuse_hooks(pair.recipient, *pair.donors.values())
     job = Job(
+        **vars(work),
         pair=pair,
-        dataset=work.dataset,
-        prompts=work.prompts,
         localizer=localizer,
         settings=settings,
-        sources=work.sources,
-        localizer_name=work.localizer,
-        code=fingerprint(work.localizer) if code is None else code,
+        code=code,
         configurations=labels,
-        truth=work.truth,
-        limit=work.limit,
-        seed=work.seed,
-        metric=work.metric,
-        readout=work.readout,
     )
-    _check_expected(job, work.expected)
+    _check_expected(job)
     with job.reading():
         _check_prompts(job)
     return job
@@ -436,19 +387,15 @@ HINTS: Mapping[str, str] = {
 """What it means that a part of the identity differs, and what to do, where anything can be done."""
 
 
-def _check_expected(job: Job, parts: Mapping[str, Any]) -> None:
-    """Refuse parts that are not those of the recorded run that a job is about.
-
-    Args:
-        job: The job.
-        parts: Those of the run's identity, as JSON.
+def _check_expected(job: Job) -> None:
+    """Refuse parts of the identity that are not those of the recorded run that a job is about.
 
     Raises:
         InputError: A part differs; the message names all that do.
     """
-    if not parts:
+    if not job.expected:
         return
-    expected = dict(parts)
+    expected = dict(job.expected)
     now = job.identity.model_dump(mode="json", include=set(expected))
     for part in {"prompts", "localizer"} & {*expected}:  # an audit asks one wording at a time
         shared = [name for name in expected[part] if name in now[part]]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgbench import data
-from kgbench.data import Dataset, ImportOptions, Prompt, prompt_names
+from kgbench.data import Dataset, ImportOptions, Prompt
 from kgbench.data.facts import dataset_of
 from kgbench.data.prompts import find_giveaways, refuse_leaks
 from kgbench.data.templates import prompts_of
@@ -32,7 +31,6 @@ from kgbench.runner.yaml_files import read_yaml
 from kgbench.sites import (
     BASELINES,
     COMPONENTS,
-    Graft,
     is_mark,
     missing_region,
     named_donor,
@@ -127,11 +125,11 @@ class Workload:
     prompts: Mapping[str, Sequence[Prompt]]
     """Prompts of all facts, by name."""
     suite: Suite
-    grafts: tuple[str, ...]
-    """In place of the suite's; empty for the suite's."""
+    expressions: tuple[str, ...]
+    """Grafts in place of the suite's; empty for the suite's."""
     layers: str | None
-    localizer: str
-    """By name, or as a class of a file."""
+    localizer_name: str
+    """As it was given: a name, or a class of a file."""
     arguments: Mapping[str, str]
     """Of the localizer."""
     limit: int | None
@@ -142,13 +140,10 @@ class Workload:
     """What the caller holds in memory."""
     expected: Mapping[str, Any]
     """Parts of the identity that the run must have, as JSON."""
-    readout: Readout | None = None
+    readout: Readout | None
     """What is read of the output; None for the first token of the answer."""
-
-    @property
-    def truth(self) -> Truth | None:
-        """Ground-truth location of planted facts, in suites that compare with it."""
-        return self.sources.truth if self.suite.truth else None
+    truth: Truth | None
+    """Ground-truth location of planted facts, in suites that compare with it."""
 
 
 def check(spec: Spec) -> Workload:
@@ -170,7 +165,8 @@ def check(spec: Spec) -> Workload:
     if held.localizer is None:
         check_name(spec.localizer)
     suite, sources = load_suite(spec.suite), Sources.of(spec)
-    if suite.truth and sources.truth is None:
+    truth = sources.truth if suite.truth else None
+    if suite.truth and truth is None:
         raise InputError(
             f"suite {suite.name!r} is about the facts that were planted: "
             f"leave out --dataset {sources.dataset}"
@@ -191,9 +187,9 @@ def check(spec: Spec) -> Workload:
         dataset=dataset,
         prompts=prompts,
         suite=suite,
-        grafts=spec.grafts,
+        expressions=spec.grafts,
         layers=spec.layers,
-        localizer=spec.localizer,
+        localizer_name=spec.localizer,
         arguments=spec.localizer_args,
         limit=spec.limit,
         dtype=spec.dtype,
@@ -205,6 +201,7 @@ def check(spec: Spec) -> Workload:
         held=held,
         expected=spec.expected,
         readout=readout,
+        truth=truth,
     )
     _check_grafts(work)
     return work
@@ -296,12 +293,15 @@ def _check_grafts(work: Workload) -> None:
     sources = work.sources
     donors = {**sources.catalog_donors, **sources.donors}  # none where one is still to be trained
     components = _components(sources)
-    for text in work.grafts or work.suite.grafts:
+    for text in work.expressions or work.suite.grafts:
         if text in BASELINES:
             continue
         graft = parse_graft(text, components)
-        if work.grafts:
-            _check_regions(graft, work.dataset, work.prompts)
+        for region in sorted(filter(is_mark, graft.regions())) if work.expressions else ():
+            for name, group in work.prompts.items():
+                if region not in group[0].spans:
+                    why = missing_region(region, group[0].spans)
+                    raise RegionError(f"graft '{graft}', prompt {name!r}: {why}")
         for donor in graft.donors() if donors else ():
             named_donor(donor, donors)
 
@@ -320,26 +320,6 @@ def _components(sources: Sources) -> tuple[str, ...]:
     except (OSError, ValueError, LookupError, TypeError):
         return COMPONENTS
     return (*places["outside"], *places["inside"])
-
-
-def _check_regions(graft: Graft, dataset: Dataset, prompts: Mapping[str, Sequence[Prompt]]) -> None:
-    """Refuse a graft at a region that a prompt's template does not mark."""
-    for region in sorted(filter(is_mark, graft.regions())):
-        lacking = [name for name, group in prompts.items() if region not in group[0].spans]
-        if not lacking:
-            continue
-        having = []
-        for name in (*dataset.templates, *prompt_names()):
-            with suppress(InputError):  # of a built-in prompt with a field that these facts lack
-                (prompt,) = data.load_prompts(dataset, [name], limit=1)
-                having += [name] if region in prompt.spans else []
-        if not having:
-            why = missing_region(region, prompts[lacking[0]][0].spans)
-            raise RegionError(f"graft '{graft}', prompt {lacking[0]!r}: {why}")
-        raise RegionError(
-            f"graft '{graft}': prompt {lacking[0]!r} has no region {region}; choose --prompt among "
-            f"{', '.join(having)}"
-        )
 
 
 # Warnings
@@ -398,7 +378,7 @@ def idle_donors(work: Workload) -> str | None:
     pair = work.held.pair
     names = list(work.sources.donors if pair is None else pair.donors)
     used = {"sft" if "sft" in names else "relation"} | _named_donors(
-        work.grafts or work.suite.grafts
+        work.expressions or work.suite.grafts
     )
     idle = [name for name in names if name not in used]
     if len(names) < 2 or not idle:
@@ -463,8 +443,8 @@ def made_localizer(work: Workload) -> AbstractLocalizer:
     Raises:
         InputError: It does not load, an argument is wrong, or it needs the truth of a plant.
     """
-    arguments = localizer_arguments(work.localizer, work.arguments, work.sources)
-    return create(work.localizer, arguments, work.seed)
+    arguments = localizer_arguments(work.localizer_name, work.arguments, work.sources)
+    return create(work.localizer_name, arguments, work.seed)
 
 
 def _plants_text() -> str:

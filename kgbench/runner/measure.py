@@ -485,10 +485,9 @@ def counted(pair: ModelPair, on_forward: Callable[[Count], None] | None = None) 
 
     def begun(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         inputs = (kwargs.get("input_ids"), kwargs.get("inputs_embeds"), *args)
+        tokens = next(given for given in inputs if given is not None)
         count.forwards += 1
-        for tokens in (given for given in inputs if given is not None):
-            count.token_rows += int(tokens.shape[0] * tokens.shape[1])
-            break
+        count.token_rows += tokens.shape[:2].numel()
         if on_forward is not None:
             on_forward(count)
 

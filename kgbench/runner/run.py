@@ -32,7 +32,7 @@ from kgbench.records import (
 )
 from kgbench.runner.costs import room, weights_bytes
 from kgbench.runner.earlier_runs import Run, note_identity, reused
-from kgbench.runner.job import Job, Pairs, device_map_of, load_job
+from kgbench.runner.job import Job, Pairs, load_job
 from kgbench.runner.lookup import Workload, check
 from kgbench.runner.measure import (
     GROUP,
@@ -47,6 +47,7 @@ from kgbench.runner.measure import (
 from kgbench.runner.sources import note_sources
 from kgbench.runner.spec import Held, Settings, Spec
 from kgbench.runner.third_party_answers import (
+    Remote,
     Reply,
     Request,
     answered,
@@ -82,10 +83,10 @@ def run_job(
         InputError: The specification is wrong, before anything is computed; or a third-party
             localizer fails, or changes the models.
     """
-    work, method = check(spec), None
-    if work.held == Held() and is_foreign(work.localizer):
-        method = method_of(work)
-    run = compute_job(work, replace(settings, on_record=None), progress, pairs, method)
+    work = check(spec)
+    if work.held == Held() and is_foreign(work.localizer_name):
+        work = replace(work, held=declared(method_of(work)))
+    run = compute_job(work, replace(settings, on_record=None), progress, pairs)
     if settings.on_record is not None:
         settings.on_record(run)
     return run
@@ -96,16 +97,14 @@ def compute_job(
     settings: Settings,
     progress: Progress | None = None,
     pairs: Pairs | None = None,
-    method: Method | None = None,
 ) -> Run:
-    """Evaluate a localizer in this process, whoever wrote it.
+    """Evaluate a localizer in this process, whoever wrote it; one that is declared, in another.
 
     Args:
         work: What is evaluated.
         settings: How.
         progress: Progress callback.
         pairs: Where models are loaded, shared by jobs on one pair.
-        method: A third party's localizer as it declares itself; it alone runs in another process.
 
     Raises:
         InputError: As of `run_job`.
@@ -113,8 +112,6 @@ def compute_job(
     store = RecordStore(settings.output_dir)
     store.check_writable()
     pairs = pairs or Pairs()
-    if method is not None:
-        work = replace(work, held=declared(method))
     job = load_job(work, settings, pairs)
     id = job.identity.digest()
     note_identity(work, settings, pairs.state, id)
@@ -133,10 +130,11 @@ def compute_job(
         """Whether another process has finished the run and removed the journal."""
         return not journal.begun and store.find(id) is not None
 
-    if method is not None:
+    if isinstance(job.localizer, Remote):
+        method = job.localizer.method
         with job.reading():
             request, device = request_of(job, method), str(job.pair.device)
-        free = room(device, device_map_of(settings), job.pair.dtype)["free"]
+        free = room(device, settings.device_map, job.pair.dtype)["free"]
         is_narrow = free < 2 * weights_bytes(job.pair)  # no room for the models twice
         if is_narrow:
             del job

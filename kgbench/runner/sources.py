@@ -43,13 +43,7 @@ class Sources(Strict):
     def of(cls, spec: Spec) -> Sources:
         """Those that a specification names."""
         return cls(
-            model=spec.model,
-            recipient=spec.recipient,
-            donors=spec.donors,
-            revision=spec.revision,
-            chat_template=spec.chat_template,
-            dataset=spec.dataset,
-            imports=spec.imports,
+            **{name: getattr(spec, name) for name in cls.model_fields if hasattr(spec, name)}
         )
 
     @property

@@ -138,6 +138,17 @@ class Settings:
     on_record: Callable[[Any], None] | None = field(default=None, repr=False, compare=False)
     """Called with each `Run` once its record is there, found or computed; no option."""
 
+    def __post_init__(self) -> None:
+        """Refuse a device besides a map.
+
+        Raises:
+            InputError: Both are given.
+        """
+        if self.device_map is not None and self.device != "auto":
+            raise InputError(
+                "--device is one device, --device-map spreads layers over several: give one of them"
+            )
+
 
 def listed(values: Iterable[str]) -> tuple[str, ...]:
     """Names given by repetition, with commas, or both; each once, in order."""

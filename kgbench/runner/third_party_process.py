@@ -72,9 +72,8 @@ def method_of(work: Workload) -> Method:
         UnknownNameError: There is no such localizer, or it has no such parameter.
         InputError: It does not load, or a parameter's value does not read.
     """
-    return isolated(
-        work.localizer, _method, work.localizer, work.arguments, work.sources, work.seed
-    )
+    name = work.localizer_name
+    return isolated(name, _method, name, work.arguments, work.sources, work.seed)
 
 
 def _method(localizer: str, arguments: Mapping[str, str], sources: Sources, seed: int) -> Method:

@@ -5,11 +5,11 @@ No model is loaded, and no torch: what is done is read from the receipts.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import starmap
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -19,31 +19,14 @@ from kgbench.numbers import count_text
 from kgbench.progress import Progress
 from kgbench.report import Cell, Dash, Report, Table
 from kgbench.runner.sweeps.engines import Launch, Pending, run_groups
-from kgbench.runner.sweeps.study import StudyFile, StudyUnit
-from kgbench.runner.sweeps.work import Receipt, Receipts, work
+from kgbench.runner.sweeps.study import StudyFile, StudyUnit, option_text
+from kgbench.runner.sweeps.work import Receipts, State, work
 
 LEFT = ("left", "check")
 """Words of units that are to be computed."""
 
 RECEIPT_FIELDS = ("record", "error", "seconds", "host")
 """Fields of a receipt that JSON has of a unit."""
-
-
-@dataclass(frozen=True)
-class State:
-    """A unit with what is known of it."""
-
-    unit: StudyUnit
-    receipt: Receipt | None
-
-    @property
-    def word(self) -> str:
-        """`done`, `failed` or `left`; `check` where files or kgbench changed since."""
-        if self.receipt is None:
-            return "left"
-        if not self.receipt.holds(self.unit):
-            return "check"
-        return "done" if self.receipt.done else "failed"
 
 
 @dataclass(frozen=True)
@@ -62,9 +45,7 @@ class StudyPlan:
             InputError: Something in a unit is wrong; the message names the unit.
         """
         self.study.check()
-        units = self.study.units
-        receipts = Receipts(self.root).read([unit.key for unit in units])
-        return tuple(State(unit, receipts.get(unit.key)) for unit in units)
+        return Receipts(self.root).read(self.study.units)
 
     def groups(self, workers: int, retry_failed: bool = False) -> list[list[StudyUnit]]:
         """Units to compute, those of one pair together, so that its models are loaded once.
@@ -129,16 +110,13 @@ class StudyPlan:
 
         tables = [Table("", ["", *heads], [row("all", words)])]
         for axis in axes or self.study.axes:
-            by_value: dict[str, Counter[str]] = {}
+            by_value = defaultdict[str, Counter[str]](Counter)
             for state in self.states:
-                value = state.unit.options.get(axis)
-                text = value if isinstance(value, str) else json.dumps(value)
-                by_value.setdefault(text, Counter()).update([state.word])
-            rows = [row(value, counts) for value, counts in by_value.items()]
-            tables.append(Table("", [axis, *heads], rows))
-        failed = [state.receipt for state in self.states if state.word == "failed"]
+                by_value[option_text(state.unit.options.get(axis))][state.word] += 1
+            tables.append(Table("", [axis, *heads], list(starmap(row, by_value.items()))))
+        failed = [state for state in self.states if state.word == "failed"]
         if failed:
-            reasons = Counter(receipt.error for receipt in failed if receipt)
+            reasons = Counter(state.receipt["error"] for state in failed)
             tables.append(Table("", ["why units failed", "units"], list(reasons.most_common())))
         verdict = f"{words['done']} of {words.total()} units are done"
         verdict += f", {words['failed']} failed" if words["failed"] else ""
@@ -158,7 +136,7 @@ class StudyPlan:
         """The object that `kgbench sweep --json` prints."""
         units = []
         for state in self.states:
-            receipt = state.receipt.content if state.receipt else {}
+            receipt = state.receipt
             units.append(
                 {
                     "options": dict(state.unit.options),

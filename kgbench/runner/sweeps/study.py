@@ -12,12 +12,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from kgbench.data import ImportOptions
 from kgbench.data.templates import named_templates
-from kgbench.errors import InputError, UnknownNameError
+from kgbench.errors import InputError, UnknownNameError, first_fault
 from kgbench.localizers import check_name, fingerprint, is_foreign
-from kgbench.models import catalog
-from kgbench.records import canonical_json
+from kgbench.records import Strict, canonical_json
 from kgbench.runner.lookup import Workload, check
 from kgbench.runner.sources import read_donors
 from kgbench.runner.spec import (
@@ -30,10 +31,6 @@ from kgbench.runner.spec import (
     listed,
 )
 from kgbench.runner.yaml_files import by_option, check_plain, read_yaml
-from kgbench.stats.scores import check_metric
-
-KEYS = ("matrix", "include", "exclude", "output_dir", "engines")
-"""Keys of a study that are no options of a unit."""
 
 _UNSET = ("held", "imports", "output_dir", "on_record")
 MOST_UNITS = 100_000
@@ -105,12 +102,9 @@ class StudyUnit:
             InputError: Something in the unit is wrong.
         """
         spec = self.spec
-        if spec.metric is not None:
-            check_metric(spec.metric)
         check_name(spec.localizer)
         first = min(spec.limit or _CHECKED_FACTS, _CHECKED_FACTS)
-        shared = replace(spec, localizer="none", localizer_args={}, metric=Spec.metric, seed=0)
-        shared = replace(shared, limit=first)
+        shared = replace(spec, localizer="none", localizer_args={}, seed=0, limit=first)
         named = canonical_json(asdict(shared))
         if named not in _WORKLOADS:
             _WORKLOADS[named] = check(shared)
@@ -123,8 +117,7 @@ class StudyUnit:
         del spec["held"]
         facts = self.workload.dataset.content_hash
         code = fingerprint(self.spec.localizer) if is_foreign(self.spec.localizer) else ""
-        shipped = _shipped_hash(self.spec.model)
-        return sha256(canonical_json([spec, facts, code, shipped]).encode()).hexdigest()
+        return sha256(canonical_json([spec, facts, code]).encode()).hexdigest()
 
     @cached_property
     def pair(self) -> str:
@@ -133,19 +126,11 @@ class StudyUnit:
         loaded = [name for name, (_, option) in options if option.name in (*PAIR, *COMPUTING)]
         return canonical_json({name: self.options.get(name) for name in loaded})
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Files of the unit's checkpoints in folders; those of the Hub have their commit."""
-        paths: list[Path] = []
-        for source in (self.spec.recipient, *self.spec.donors.values(), self.spec.model):
-            folder = None if source is None else catalog.find_donor(source) or Path(source)
-            if folder is not None and folder.is_dir():
-                paths += sorted(path for path in folder.iterdir() if path.is_file())
-        return tuple(paths)
-
     def label(self, names: Iterable[str]) -> str:
         """Values of some options."""
-        texts = [f"{name} {_text(self.options[name])}" for name in names if name in self.options]
+        texts = [
+            f"{name} {option_text(self.options[name])}" for name in names if name in self.options
+        ]
         return ", ".join(texts) or "the defaults"
 
     def __str__(self) -> str:
@@ -155,21 +140,6 @@ class StudyUnit:
 
 _WORKLOADS: dict[str, Workload] = {}
 """By specification, as units that differ in seed or method alone have the same."""
-
-
-@cache
-def _shipped_hash(model: str | None) -> str:
-    """SHA-256, in hexadecimal, of the files of a shipped pair; empty for another."""
-    published = None if model is None else catalog.published(model)
-    if published is None:
-        return ""
-    digest = sha256()
-    for source in (published.recipient, *published.donors.values()):
-        folder = catalog.zoo_path(source)
-        files = [] if folder is None else sorted(folder.glob("*.safetensors"))
-        for file in files:
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
 
 
 def _value(name: str, option: Field[Any], value: Any) -> Any:
@@ -220,7 +190,8 @@ def _several(name: str, value: Any) -> tuple[str, ...]:
     return tuple(filter(None, grafts_of(texts) if name == "graft" else listed(texts)))
 
 
-def _text(value: Any) -> str:
+def option_text(value: Any) -> str:
+    """A value of an option, for a table."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -247,6 +218,16 @@ class StudyFile:
                 unit.key  # noqa: B018 (looks all names up)
             except InputError as error:
                 raise InputError(f"unit ({unit}): {error}") from error
+
+
+class _Parts(Strict):
+    """Keys of a study that are no options of a unit."""
+
+    matrix: Mapping[str, list[Any]] = {}
+    include: tuple[Mapping[str, Any], ...] = ()
+    exclude: tuple[Mapping[str, Any], ...] = ()
+    output_dir: str = str(RESULTS)
+    engines: Mapping[str, Mapping[str, Any]] = {}
 
 
 def read_study(path: Path) -> StudyFile:
@@ -279,19 +260,14 @@ def study_of(content: Any) -> StudyFile:
         raise InputError("expected a mapping with 'matrix', such as {matrix: {seed: [0, 1]}}")
     check_plain(content)
     content = by_option(content)
-    parts = {key: content.pop(key.replace("_", "-"), None) for key in KEYS}
-    shared = _named(content, "")
-    matrix = _named(parts["matrix"] or {}, "matrix")
-    for name, values in matrix.items():
-        if not isinstance(values, list) or not values:
-            raise InputError(f"matrix: {name}: expected a list of values, such as [0, 1]")
-    listed = {}
-    for key in ("exclude", "include"):
-        rows = parts[key] or []
-        if parts[key] is not None and not isinstance(parts[key], list):
-            raise InputError(f"{key}: expected a list of mappings of options")
-        listed[key] = [_named(row, key) for row in rows]
-    included = listed["include"]
+    study = {key: content.pop(key.replace("_", "-"), None) for key in _Parts.model_fields}
+    try:
+        parts = _Parts(**{key: value for key, value in study.items() if value is not None})
+    except ValidationError as error:
+        raise InputError(first_fault(error, "study")) from None
+    shared, matrix = _named(content, ""), _named(parts.matrix, "matrix")
+    exclude = [_named(row, "exclude") for row in parts.exclude]
+    included = [_named(row, "include") for row in parts.include]
     n_units = prod(map(len, matrix.values())) + len(included)
     if n_units > MOST_UNITS:
         raise InputError(
@@ -300,7 +276,7 @@ def study_of(content: Any) -> StudyFile:
     combined = []
     for values in product(*matrix.values()) if matrix or not included else ():
         row = dict(zip(matrix, values, strict=True))
-        if not any(excluded.items() <= row.items() for excluded in listed["exclude"]):
+        if not any(excluded.items() <= row.items() for excluded in exclude):
             combined.append(row)
     units: dict[str, StudyUnit] = {}
     for row in (*combined, *included):
@@ -313,19 +289,13 @@ def study_of(content: Any) -> StudyFile:
             unit.spec, unit.settings(RESULTS)
         except InputError as error:
             raise InputError(f"unit ({unit}): {error}") from error
-    place = parts["output_dir"] or str(RESULTS)
-    if not isinstance(place, str):
-        raise InputError(f"output_dir: expected a folder or a URL, not {place!r}")
-    engines = parts["engines"] or {}
-    if not _is_map(engines) or not all(map(_is_map, engines.values())):
-        raise InputError("engines: expected options by engine, such as {slurm: {partition: gpu}}")
     axes = [name for name, values in matrix.items() if len(values) > 1]
     for row in included:
         axes += (name for name in row if name not in axes)
-    return StudyFile(tuple(units.values()), place, engines, tuple(axes))
+    return StudyFile(tuple(units.values()), parts.output_dir, parts.engines, tuple(axes))
 
 
-def _named(given: Any, key: str) -> dict[str, Any]:
+def _named(given: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Options by name, the names as on the command line.
 
     Args:
@@ -334,14 +304,11 @@ def _named(given: Any, key: str) -> dict[str, Any]:
 
     Raises:
         UnknownNameError: A name is no option.
-        InputError: It is no mapping.
     """
     where = f"{key}: " if key else ""
-    if not _is_map(given):
-        raise InputError(f"{where}expected a mapping of options, not {given!r}")
     options = by_option(given)
     for option in options:
         if option not in _options():
-            names = (*_options(), *(() if key else KEYS))
+            names = (*_options(), *(() if key else _Parts.model_fields))
             raise UnknownNameError(f"{where}option", option, names)
     return options

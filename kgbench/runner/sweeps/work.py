@@ -15,11 +15,12 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kgbench.errors import KgbenchError, OutputError, first_line
+from kgbench.models.catalog import find_donor
 from kgbench.progress import Progress
 from kgbench.records import write_whole
 from kgbench.records.mirror import mirror_of
@@ -33,30 +34,22 @@ ORPHAN_S = 20.0
 
 
 @dataclass(frozen=True)
-class Receipt:
-    """What came of a unit."""
+class State:
+    """A unit, and what came of it."""
 
-    content: Mapping[str, Any]
-
-    @property
-    def record(self) -> str | None:
-        """Id of the record."""
-        return self.content.get("record")
+    unit: StudyUnit
+    receipt: Mapping[str, Any]
+    """As it was written; empty where there is none."""
 
     @property
-    def done(self) -> bool:
-        """Whether the unit is finished."""
-        return "error" not in self.content
-
-    @property
-    def error(self) -> str:
-        """Why it failed; empty where it did not."""
-        return str(self.content.get("error", ""))
-
-    def holds(self, unit: StudyUnit) -> bool:
-        """Whether it still speaks of the unit: the same version of kgbench, the same files."""
-        same = self.content.get("kgbench") == __version__
-        return same and self.content.get("files") == _stamps(unit)
+    def word(self) -> str:
+        """`done`, `failed` or `left`; `check` where files or kgbench changed since."""
+        if not self.receipt:
+            return "left"
+        same_kgbench = self.receipt.get("kgbench") == __version__
+        if not same_kgbench or self.receipt.get("files") != _stamps(self.unit):
+            return "check"
+        return "failed" if "error" in self.receipt else "done"
 
 
 class Receipts:
@@ -71,9 +64,9 @@ class Receipts:
         self.folder = root / UNITS
         self.mirror = mirror_of(root)
 
-    def read(self, keys: Sequence[str]) -> dict[str, Receipt]:
-        """Those of some units that there are; one that does not read counts as none."""
-        names = [f"{key}.json" for key in keys]
+    def read(self, units: Sequence[StudyUnit]) -> tuple[State, ...]:
+        """The state of each unit; a receipt that does not read counts as none."""
+        names = [f"{unit.key}.json" for unit in units]
         if self.mirror is not None:
             contents = self.mirror.read(f"{UNITS}/{name}" for name in names)
         else:
@@ -83,13 +76,15 @@ class Receipts:
             for name in there.intersection(names):
                 with suppress(OSError):
                     contents[f"{UNITS}/{name}"] = (self.folder / name).read_bytes()
-        receipts = {}
+        receipts: dict[str, Any] = {}
         for path, content in contents.items():
             with suppress(ValueError):
-                read = json.loads(content)
-                if isinstance(read, dict):
-                    receipts[Path(path).stem] = Receipt(read)
-        return receipts
+                receipts[Path(path).stem] = json.loads(content)
+        read = [receipts.get(unit.key) for unit in units]
+        return tuple(
+            State(unit, receipt if isinstance(receipt, dict) else {})
+            for unit, receipt in zip(units, read, strict=True)
+        )
 
     def write(self, unit: StudyUnit, content: Mapping[str, Any]) -> None:
         """Write the receipt of a unit, whole or not at all.
@@ -116,14 +111,18 @@ class Receipts:
 
 
 def _stamps(unit: StudyUnit) -> list[list[str | int]]:
-    """Name, size and time of each file of the checkpoints, so that a change is seen.
+    """Name, size and time of each file of checkpoints in folders, so that a change is seen.
 
-    A list, since files of recipient and donor have the same names.
+    A list, since files of recipient and donor have the same names. Those of the Hub have their
+    commit.
     """
     stamps: list[list[str | int]] = []
-    for path in unit.files:
-        stat = path.stat()
-        stamps.append([path.name, stat.st_size, stat.st_mtime_ns])
+    for source in filter(None, (unit.spec.recipient, *unit.spec.donors.values(), unit.spec.model)):
+        folder = find_donor(source) or Path(source)
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.is_file():
+                stat = path.stat()
+                stamps.append([path.name, stat.st_size, stat.st_mtime_ns])
     return stamps
 
 
@@ -147,11 +146,9 @@ def work(
     from kgbench.runner import Pairs
 
     receipts, loaded = Receipts(root), Pairs()
-    stored = receipts.read([unit.key for unit in units])
-    for unit in units:
-        receipt = stored.get(unit.key)
-        ended = receipt is not None and (receipt.done or not retry_failed)
-        if receipt is not None and ended and receipt.holds(unit):
+    for state in receipts.read(units):
+        unit = state.unit
+        if state.word == "done" or (state.word == "failed" and not retry_failed):
             continue
         began = time.monotonic()
         content = _computed(root, unit, loaded, progress)
@@ -162,18 +159,10 @@ def _computed(
     root: Path, unit: StudyUnit, loaded: Any, progress: Progress | None
 ) -> dict[str, str | bool]:
     """The outcome of a unit, for its receipt."""
-    import torch
-
     from kgbench.runner import run_job
 
-    settings = unit.settings(root)
     try:
-        try:
-            run = run_job(unit.spec, settings, progress, loaded)
-        except torch.OutOfMemoryError:
-            loaded.forget()
-            half = replace(settings, batch_size=max(1, (settings.batch_size or _PROMPTS) // 2))
-            run = run_job(unit.spec, half, progress, loaded)
+        run = run_job(unit.spec, unit.settings(root), progress, loaded)
         return {"record": run.record.id, "reused": run.reused}
     except OutputError:  # of the place, not of the unit
         raise
@@ -183,10 +172,6 @@ def _computed(
             return {"error": str(error), "kind": kind}
         text = f"{kind}: {first_line(error)}"
         return {"error": text, "kind": kind, "traceback": traceback.format_exc()}
-
-
-_PROMPTS = 16
-"""Prompts per forward, of which half are tried after a device ran out of memory."""
 
 
 REFUSED = 75

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from kgbench.data import Dataset
 from kgbench.data.facts import hash_of
 from kgbench.errors import InputError, OutputError
-from kgbench.models.catalog import CARD, donors_folder, read_donor_card
+from kgbench.models.catalog import CARD, donors_folder
 from kgbench.models.checkpoints import Checkpoint, locate
 from kgbench.models.loading import read_tokenizer
 from kgbench.models.placement import (
@@ -57,7 +57,7 @@ from kgbench.runner.training.model_setup import (
     training_type,
 )
 from kgbench.runner.training.resumable_build import Build, versions, write_card
-from kgbench.runner.training.stages import HELD_OUT_LOSS, StageOutcome, half_type
+from kgbench.runner.training.stages import HELD_OUT_LOSS, SAVE_EVERY, StageOutcome, half_type
 
 LOG = "log.jsonl"
 """File next to the card with the loss of every step."""
@@ -66,8 +66,6 @@ WORDING = "wording"
 _LEARNED = 0.5
 """Share of the facts not known before that a donor has learned if it learned them."""
 
-_SAVES, _CLOSEST, _FARTHEST = 20, 50, 1000
-"""Checkpoints in a training, and the fewest and most steps between two of them."""
 _COPIES = 4
 """Weights, gradients and two moments of AdamW, all of one type."""
 
@@ -82,7 +80,7 @@ def finetune(
     device: str = "auto",
     device_map: DeviceMap | None = None,
     progress: Progress | None = None,
-    save_every: int | None = None,
+    save_every: int = SAVE_EVERY,
 ) -> Path:
     """Train a donor, or resume training it.
 
@@ -93,7 +91,7 @@ def finetune(
         device_map: Over which devices the layers are spread, as for `read_pair`; `device` is then
             the main one.
         progress: Progress callback.
-        save_every: Steps between checkpoints; by default about 20 checkpoints in all.
+        save_every: Steps between checkpoints, at least.
 
     Returns:
         The folder.
@@ -105,9 +103,6 @@ def finetune(
     plan, where = plan_finetuning(spec), usable_device(device)
     finetuning = Finetuning(plan, locate(plan.source, spec.revision), out, where, device_map)
     out, about = finetuning.out, finetuning.about  # finds wrong input before anything is written
-    if save_every is None:
-        steps = finetuning.steps_per_epoch * finetuning.recipe.epochs
-        save_every = min(max(steps // _SAVES, _CLOSEST), _FARTHEST)
     build = Build(out, finetuning.work, "the donor", about, progress, save_every)
     build.run(lambda: finetuning.train(build))
     return out
@@ -134,21 +129,6 @@ def learned_little(card: Mapping[str, Any]) -> str | None:
         f"the donor learned little: top-5 {', '.join(texts)}; more epochs than {recipe['epochs']}, "
         f"or a learning rate above {plain_text(recipe['learning_rate'])}, teach it more"
     )
-
-
-def keyed_plan(plan: FinetuningPlan, recipient: Checkpoint) -> FinetuningPlan:
-    """The plan with the recipient's weights in its name, unless the recipient is a pair's.
-
-    The name of a folder does not identify a recipient. A donor of an earlier version keeps its
-    name.
-    """
-    if plan.spec.model is not None:
-        return plan
-    earlier, weights = donors_folder() / plan.name, stored_hash(recipient.directory)
-    if (earlier / CARD).is_file() and read_donor_card(earlier)["recipient"]["weights"] == weights:
-        return plan
-    owner, _, donor = plan.name.partition("/")
-    return replace(plan, name=f"{owner}-{weights[:8]}/{donor}")
 
 
 def donor_place(plan: FinetuningPlan, out: Path | None) -> Path:
@@ -178,7 +158,11 @@ class Finetuning:
         device: str,
         device_map: DeviceMap | None = None,
     ) -> None:
-        self.plan, self.recipient = keyed_plan(plan, recipient), recipient
+        if plan.spec.model is None:  # the name of a folder does not identify a recipient
+            owner, _, donor = plan.name.partition("/")
+            weights = stored_hash(recipient.directory)
+            plan = replace(plan, name=f"{owner}-{weights[:8]}/{donor}")
+        self.plan, self.recipient = plan, recipient
         self.out = donor_place(self.plan, out)
         self.device, self.device_map = device, device_map
         self.dtype = training_type(recipient, plan.spec.dtype)

@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 
-from kgbench.data import ImportOptions
-from kgbench.errors import InputError, ModelError
+from kgbench.errors import ModelError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import find_here
 from kgbench.models.library import quiet_library
 from kgbench.models.loading import DTYPES
 from kgbench.models.placement import DeviceMap, usable_device
-from kgbench.numbers import plain_text, size_text
+from kgbench.numbers import plain_text
 from kgbench.runner.costs import Cost, assumed_seconds, download_bytes, room
 from kgbench.runner.training.finetuning import Finetuning, donor_place
 from kgbench.runner.training.finetuning_plan import (
@@ -27,11 +26,7 @@ from kgbench.runner.training.finetuning_plan import (
     read_batches,
 )
 from kgbench.runner.training.model_setup import trainable_model, trained_parameters
-from kgbench.runner.training.recipes import (
-    FinetuningRecipe,
-    finetuning_recipe,
-    finetuning_recipe_names,
-)
+from kgbench.runner.training.recipes import FinetuningRecipe
 from kgbench.runner.training.stages import StageRun, Training, processor_threads
 
 _KEPT = 2
@@ -43,9 +38,6 @@ _MEASURED = 500_000_000
 _OPERATIONS = 6
 """Operations per weight and token in a step (arXiv 2001.08361)."""
 
-StepSeconds = dict[tuple[object, ...], float]
-"""Seconds per token of a step, by recipient, type of its weights, and parts of the recipe."""
-
 
 def finetuning_cost(
     spec: FinetuneSpec,
@@ -53,7 +45,6 @@ def finetuning_cost(
     *,
     device: str = "auto",
     device_map: DeviceMap | None = None,
-    measured: StepSeconds | None = None,
 ) -> Cost:
     """Cost of a finetuning; nothing is downloaded or written.
 
@@ -62,7 +53,6 @@ def finetuning_cost(
         out: Its folder.
         device: As for `finetune`.
         device_map: As for `finetune`.
-        measured: Steps that were measured before, to which those measured here are added.
 
     Raises:
         InputError: The input cannot be used.
@@ -77,12 +67,7 @@ def finetuning_cost(
     recipe, dtype, parameters = finetuning.recipe, finetuning.dtype, finetuning.parameters
     trained = trained_parameters(trainable_model(finetuning.empty, recipe, 0))
     if parameters <= _MEASURED or torch.device(where).type == "cuda":
-        steps = {} if measured is None else measured
-        parts = (recipe.tiny, recipe.batch_size, recipe.rank, recipe.frozen)
-        step = (recipient.directory, dtype, *parts)
-        if step not in steps:
-            steps[step] = _step_seconds(finetuning)
-        speed = steps[step], "the checkpoint; a step measured here"
+        speed = _step_seconds(finetuning), "the checkpoint; a step measured here"
     else:
         each, basis = assumed_seconds(_OPERATIONS * parameters, where)
         speed = each, f"the checkpoint; no step was measured: {basis}"
@@ -90,35 +75,6 @@ def finetuning_cost(
     return _cost(
         finetuning.plan, recipe, (parameters, trained), finetuning.texts.tokens, speed, dtype, place
     )
-
-
-def recipes_text(model: str, dataset: str, imports: ImportOptions | None = None) -> str:
-    """What the recipes that read facts alone take, the one that needs least memory first.
-
-    Args:
-        model: A pair of the catalog.
-        dataset: The facts, by name or file.
-        imports: Meaning of the columns of a file.
-
-    Returns:
-        Empty for a pair whose size the catalog does not have, and for facts without wordings.
-    """
-    parameters = catalog.entry(model).parameters
-    if parameters is None:
-        return ""
-    costs = {}
-    for name in finetuning_recipe_names():
-        if not finetuning_recipe(name, parameters).supplement_texts:
-            try:
-                plan = plan_finetuning(FinetuneSpec(dataset, name, model=model, imports=imports))
-            except InputError:
-                return ""
-            costs[name] = _assumed_cost(plan, usable_device("auto"), None)
-    texts = []
-    for name, cost in sorted(costs.items(), key=lambda item: item[1].needed):
-        sizes = f"{size_text(cost.needed)}, {size_text(cost.disk)}"
-        texts.append(f"{name} ({sizes}, {cost.counts['steps']:,} steps)")
-    return f"recipes (memory without activations, disk, steps): {', '.join(texts)}"
 
 
 def _step_seconds(finetuning: Finetuning) -> float:

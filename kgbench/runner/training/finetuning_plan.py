@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,9 +25,9 @@ from kgbench.data.facts import hash_of
 from kgbench.data.rows import read_rows, read_text, row_name
 from kgbench.data.training_texts import question_of, training_wordings
 from kgbench.errors import DataError, InputError, ModelError, check_choice
+from kgbench.extras import install_command
 from kgbench.models import SHORT_DTYPES, catalog, check_dtype
 from kgbench.models.encoding import Encoder
-from kgbench.runner.training.model_setup import check_peft
 from kgbench.runner.training.recipes import (
     FinetuningRecipe,
     finetuning_recipe,
@@ -49,7 +50,7 @@ class FinetuneSpec:
     """Choice of a donor, except its folder and the devices."""
 
     dataset: str
-    """Name of a data set, or a file."""
+    """Name of a data set, or a file, or a part of one, as in `NAME:task`."""
     recipe: str
     model: str | None = None
     """A pair of the catalog whose recipient is finetuned; exclusive with `recipient`."""
@@ -63,8 +64,6 @@ class FinetuneSpec:
     """Type of the weights in training, by name; None for float32."""
     direction: str = "both"
     """Order of subject (a) and object (b) in the texts: "both", "a2b" or "b2a"."""
-    split: str | None = None
-    """Half of the data set: "task" or "relation"."""
     templates: tuple[str, ...] = ()
     """Training wordings that replace the data set's."""
     imports: ImportOptions | None = None
@@ -114,7 +113,8 @@ class FinetuningPlan:
             model_type: As in its configuration.
 
         Raises:
-            InputError: The recipe and the specification disagree on supplemental texts.
+            InputError: The recipe and the specification disagree on supplemental texts, or PEFT is
+                not installed, which the recipe takes.
         """
         spec = self.spec
         recipe = finetuning_recipe(spec.recipe, parameters, spec.changes, model_type)
@@ -133,6 +133,8 @@ class FinetuningPlan:
                 "--supplement: give --supplement-n N too; "
                 "this recipe itself takes no supplemental texts"
             )
+        if recipe.rank is not None and find_spec("peft") is None:
+            raise InputError(f"the recipe {recipe.name!r} takes PEFT: {install_command('lora')}")
         return recipe
 
     def supplement(self, recipe: FinetuningRecipe) -> Supplement | None:
@@ -177,13 +179,12 @@ def plan_finetuning(spec: FinetuneSpec) -> FinetuningPlan:
     owner, source = recipient_of(spec.model, spec.recipient)
     facts = spec.facts
     if facts is None:
-        dataset = spec.dataset if spec.split is None else f"{spec.dataset}:{spec.split}"
-        facts = load_dataset(dataset, spec.imports)
+        facts = load_dataset(spec.dataset, spec.imports)
     wordings = Wordings.of(facts, spec.direction, spec.templates, spec.seed)
     seed = f"-seed{spec.seed}" if spec.seed else ""
     name = f"{_slug(owner)}/{_slug(facts.name)}-{spec.direction}-{spec.recipe}{seed}"
     plan = FinetuningPlan(spec, name, source, facts, wordings)
-    check_peft(plan.recipe(_LARGE))
+    plan.recipe(_LARGE)
     return plan
 
 

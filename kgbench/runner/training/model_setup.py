@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,8 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from kgbench.errors import InputError, ModelError, first_line
-from kgbench.extras import install_command
+from kgbench.errors import ModelError, first_line
 from kgbench.models.checkpoints import Checkpoint, read_model_config
 from kgbench.models.family_map import Family, family_in, load_family
 from kgbench.models.library import quiet_library
@@ -88,16 +86,6 @@ def family_of(model: PreTrainedModel) -> Family:
 def trained_parameters(model: nn.Module) -> int:
     """Number of trained weights."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-
-
-def check_peft(recipe: FinetuningRecipe) -> None:
-    """Refuse a recipe whose library is missing.
-
-    Raises:
-        InputError: The recipe needs PEFT, which is not installed.
-    """
-    if recipe.rank is not None and find_spec("peft") is None:
-        raise InputError(f"the recipe {recipe.name!r} takes PEFT: {install_command('lora')}")
 
 
 def trainable_model(model: PreTrainedModel, recipe: FinetuningRecipe, seed: int) -> nn.Module:

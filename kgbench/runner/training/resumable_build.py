@@ -200,7 +200,6 @@ class Build:
         what: str | Callable[[int], str],
         total: int | None = None,
         before: int = 0,
-        adam_beta2: float = 0.98,
         **options: Any,
     ) -> None:
         """Run one stage, unless its result exists.
@@ -216,7 +215,6 @@ class Build:
             what: What is being done, for the progress callback, or its text by step.
             total: Steps of all stages, where there are several.
             before: Steps of earlier stages.
-            adam_beta2: Decay of AdamW's second moments.
             **options: Further fields of `StageRun`.
         """
         if result.exists():
@@ -230,5 +228,5 @@ class Build:
         run = StageRun(self.work / checkpoints, seed, self.save_every, report, **options)
         model = start()
         report(0)
-        store(model, run_stage(model, batches, stage, run, adam_beta2))
+        store(model, run_stage(model, batches, stage, run))
         shutil.rmtree(run.work, ignore_errors=True)

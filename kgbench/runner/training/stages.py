@@ -6,7 +6,7 @@ optimizer, scheduler, gradient scaler, states of all random number generators), 
 is fixed beforehand, and a checkpoint counts only once its second file has the hash of the first.
 
 Invariant: no step waits for its device. Losses stay there until a validation or a checkpoint is
-due, and a checkpoint is a copy that is written while the steps go on, where memory has room.
+due; and checkpoints are left out where they would hold up the steps for long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,13 +32,9 @@ from kgbench.data.facts import hash_of
 from kgbench.engine.memory import is_out_of_memory
 from kgbench.errors import InputError, OutputError
 from kgbench.models.library import quiet_library
-from kgbench.models.placement import free_memory
 from kgbench.records import write_whole
 from kgbench.resources import file_hash
 from kgbench.runner.training.recipes import Stage
-
-OnStep = Callable[[int], None]
-"""Called with the number of steps done."""
 
 
 class Steps(Protocol):
@@ -50,8 +45,8 @@ class Steps(Protocol):
     def __getitem__(self, step: int, /) -> dict[str, Tensor]: ...
 
 
-SAVE_EVERY = 200
-"""Steps between checkpoints; tens of seconds."""
+SAVE_EVERY = 50
+"""Steps between checkpoints, at least."""
 _HELD_SECONDS, _HELD_SHARE = 5.0, 0.03
 """How long checkpoints may hold up the steps, or for which share of the time where that is more;
 one that would come sooner is left out.
@@ -111,8 +106,8 @@ class StageRun:
     """Seed of dropout and of anything else that the model draws."""
     save_every: int = SAVE_EVERY
     """Steps between checkpoints, at least: they hold up a training for at most 3 % of its time."""
-    on_step: OnStep | None = None
-    """Called after every step, before a checkpoint that is due."""
+    on_step: Callable[[int], None] | None = None
+    """Called with the number of steps done, after each and before a checkpoint that is due."""
     threads: int | None = 1
     """Processor threads; None leaves torch's choice.
 
@@ -127,6 +122,8 @@ class StageRun:
     """A torch device, such as `cuda:1`."""
     half: torch.dtype | None = field(default_factory=lambda: half_type())
     """Type of products, where it is another than that of the weights."""
+    adam_beta2: float = 0.98
+    """Decay of AdamW's second moments."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +136,7 @@ class StageOutcome:
     """Logged rows in order; each has a `step`."""
 
 
-def run_stage(
-    model: nn.Module, batches: Steps, stage: Stage, run: StageRun, adam_beta2: float = 0.98
-) -> StageOutcome:
+def run_stage(model: nn.Module, batches: Steps, stage: Stage, run: StageRun) -> StageOutcome:
     """Train a model in place.
 
     Any exception, also one of `on_step`, or the end of the process interrupts the run; the same
@@ -154,7 +149,6 @@ def run_stage(
         batches: All steps in order; an item holds the tensors of one step.
         stage: Hyperparameters.
         run: Checkpoints, seed, device and callbacks.
-        adam_beta2: Decay of AdamW's second moments.
 
     Raises:
         InputError: The loss is no number.
@@ -163,20 +157,17 @@ def run_stage(
     """
     run.work.mkdir(parents=True, exist_ok=True)
     with quiet_library(), processor_threads(run.threads), torch.random.fork_rng(devices=[]):
-        training = Training(model, stage, len(batches), run, adam_beta2)
-        try:
-            for step in range(training.resume() + 1, len(batches) + 1):
-                loss, rate = training.step(batches[step - 1])
-                if run.on_step:
-                    run.on_step(step)
-                if run.held_out:
-                    training.unread.append((step, loss, rate))
-                    if step % run.held_out[1] == 0:
-                        training.validate(step)
-                if training.is_due(step) or step == len(batches):
-                    training.save(step)
-        finally:
-            training.wait()
+        training = Training(model, stage, len(batches), run)
+        for step in range(training.resume() + 1, len(batches) + 1):
+            loss, rate = training.step(batches[step - 1])
+            if run.on_step:
+                run.on_step(step)
+            if run.held_out:
+                training.unread.append((step, loss, rate))
+                if step % run.held_out[1] == 0:
+                    training.validate(step)
+            if training.is_due(step) or step == len(batches):
+                training.save(step)
     return StageOutcome(training.seconds, tuple(training.log))
 
 
@@ -199,9 +190,7 @@ class Training:
     (GPT-NeoX's head), and no pickles.
     """
 
-    def __init__(
-        self, model: nn.Module, stage: Stage, n_steps: int, run: StageRun, adam_beta2: float = 0.98
-    ) -> None:
+    def __init__(self, model: nn.Module, stage: Stage, n_steps: int, run: StageRun) -> None:
         """Prepare the first step; random numbers start from the seed.
 
         Args:
@@ -209,7 +198,6 @@ class Training:
             stage: Hyperparameters.
             n_steps: Number of steps in all.
             run: As for `run_stage`.
-            adam_beta2: Decay of AdamW's second moments.
         """
         # Takes a second to import, and who only plans a training needs none of it.
         from transformers import get_linear_schedule_with_warmup
@@ -222,8 +210,6 @@ class Training:
         self.log: list[dict[str, Any]] = []
         self.unread: list[tuple[int, Tensor, float]] = []
         """Step, loss and learning rate of the steps since the log was written."""
-        self.writing: Future[None] | None = None
-        """The checkpoint that is being written."""
         self.held = 0.0
         """Seconds for which checkpoints held up the steps, since the training was begun or resumed."""
         self.device = torch.device(run.device)
@@ -233,21 +219,15 @@ class Training:
         self.accelerators = sorted(name for name in devices if name.startswith("cuda"))
         weights = {n: w for n, w in model.named_parameters() if w.requires_grad}
         decaying = set(get_parameter_names(model, [nn.LayerNorm], _NOT_DECAYING))
-        groups = [
-            {
-                "params": [weight for name, weight in weights.items() if name in decaying],
-                "weight_decay": stage.weight_decay,
-            },
-            {
-                "params": [weight for name, weight in weights.items() if name not in decaying],
-                "weight_decay": 0.0,
-            },
-        ]
+        groups = []
+        for decays, decay in ((True, stage.weight_decay), (False, 0.0)):
+            params = [weight for name, weight in weights.items() if (name in decaying) == decays]
+            groups.append({"params": params, "weight_decay": decay})
         # One kernel per group of weights, which also looks by itself whether half precision
         # overflowed. On a processor it rounds otherwise than the loop that earlier donors took.
         fused = True if self.device.type == "cuda" else None
         self.optimizer = torch.optim.AdamW(
-            groups, stage.learning_rate, (0.9, adam_beta2), fused=fused
+            groups, stage.learning_rate, (0.9, run.adam_beta2), fused=fused
         )
         self.rate = get_linear_schedule_with_warmup(self.optimizer, stage.warmup_steps, n_steps)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=run.half == torch.float16)
@@ -359,20 +339,17 @@ class Training:
         return step % self.run.save_every == 0 and self.held <= most
 
     def save(self, step: int) -> None:
-        """Begin to write a checkpoint, once the one before is written.
-
-        It is a copy where that takes at most half of the free memory, else the steps wait for it.
+        """Write a checkpoint, and remove all but the newest two.
 
         Raises:
             InputError: A loss is no number.
-            OSError: It, or the one before, was not written.
+            OSError: It was not written.
             SafetensorError: The same.
         """
         self.read()
         for device in self.accelerators:
             torch.cuda.synchronize(device)  # so that what follows is the checkpoint's time alone
         started = time.monotonic()
-        self.wait()
         optimizer = self.optimizer.state_dict()
         tensors = {f"weight {name}": tensor for name, tensor in self.tensors.items()}
         for number, moments in optimizer["state"].items():
@@ -380,31 +357,23 @@ class Training:
         tensors[f"{_RANDOM}cpu"] = torch.random.get_rng_state()
         for device in self.accelerators:
             tensors[f"{_RANDOM}{device}"] = torch.cuda.random.get_rng_state(device)
-        copied = sum(tensor.nbytes for tensor in tensors.values()) <= free_memory()["cpu"] / 2
-        written = {}
-        for name, tensor in tensors.items():
-            part = tensor.detach().to("cpu", copy=True) if copied else tensor.detach()
-            written[name] = part.contiguous()
+        tensors = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+        folder = self.run.work / f"checkpoint-{step}"
+        folder.mkdir(exist_ok=True)
+        save_file(tensors, folder / _TENSORS)
         state = {
             "groups": optimizer["param_groups"],
             "rate": self.rate.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "log": list(self.log),
+            "log": self.log,
             "seconds": round(self.seconds, 1),
+            "tensors": file_hash(folder / _TENSORS),
         }
-        writer = ThreadPoolExecutor(1)
-        folder = self.run.work / f"checkpoint-{step}"
-        self.writing = writer.submit(_write_checkpoint, folder, written, state)
-        writer.shutdown(wait=False)
-        if not copied:
-            self.wait()  # what is written must not change meanwhile
+        content = json.dumps({"state": state, "hash": hash_of(state)})
+        write_whole(folder / _STATE, content.encode())
+        for older in _checkpoints(self.run.work)[2:]:
+            shutil.rmtree(older)
         self.held += time.monotonic() - started
-
-    def wait(self) -> None:
-        """Wait for the checkpoint that is being written, if any; raises what it failed with."""
-        writing, self.writing = self.writing, None
-        if writing is not None:
-            writing.result()
 
     def resume(self) -> int:
         """Restore the newest intact checkpoint, if any; gives the number of steps taken."""
@@ -432,17 +401,6 @@ class Training:
         self.scaler.load_state_dict(state["scaler"])
         self.log, self.start = state["log"], self.start - state["seconds"]
         return _step_of(folder)
-
-
-def _write_checkpoint(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-    """Write a checkpoint, and remove all but the newest two."""
-    folder.mkdir(exist_ok=True)
-    save_file(tensors, folder / _TENSORS)
-    state["tensors"] = file_hash(folder / _TENSORS)
-    content = json.dumps({"state": state, "hash": hash_of(state)})
-    write_whole(folder / _STATE, content.encode())
-    for older in _checkpoints(folder.parent)[2:]:
-        shutil.rmtree(older)
 
 
 def _step_of(checkpoint: Path) -> int:
