@@ -6,6 +6,7 @@ import copy
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kgbench.errors import OutputError
+from kgbench.models import placement
 from kgbench.runner.training.recipes import Stage
 from kgbench.runner.training.stages import Batches, StageRun, Training, last_complete, run_stage
 
@@ -216,15 +218,24 @@ def test_held_out_losses_are_read_once(tmp_path: Path) -> None:
     assert len(forwards) == STEPS
 
 
-def test_a_checkpoint_is_what_the_weights_were(tmp_path: Path) -> None:
-    """It holds the weights of its step, whatever becomes of them."""
+@pytest.mark.parametrize("free", [None, 0])
+def test_a_checkpoint_is_what_the_weights_were(
+    free: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written while the weights change already, once the one before is; where memory has no
+    room for a copy, before they change.
+    """
+    if free is not None:
+        memory = SimpleNamespace(available=free)
+        monkeypatch.setattr(placement.psutil, "virtual_memory", lambda: memory)
     model = nn.Linear(2048, 2048)
     training = Training(model, STAGE, STEPS, StageRun(tmp_path, 0, half=None))
     for number in (1, 2):
         nn.init.constant_(model.weight, number)
         training.save(number)
         nn.init.constant_(model.weight, -1)
-        assert (tmp_path / f"checkpoint-{number}" / "state.json").is_file()
+        assert number == 1 or (tmp_path / "checkpoint-1" / "state.json").is_file()
+    training.wait()
     for number in (1, 2):
         tensors = load_file(tmp_path / f"checkpoint-{number}" / "tensors.safetensors")
         assert tensors["weight weight"].eq(number).all()

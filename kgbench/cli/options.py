@@ -83,6 +83,16 @@ def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
     return read
 
 
+class AutomaticRange(click.IntRange):
+    """A whole number, or `auto`, which leaves the choice to what is run: None."""
+
+    name = "whole number or 'auto'"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        return None if value == "auto" else super().convert(value, param, ctx)
+
+
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
@@ -217,7 +227,7 @@ def _option(declared: Declared, changes: Mapping[str, Any]) -> click.Option:
     # Not `alias`: of a field's metadata pydantic takes it for the field's name in JSON.
     names += filter(None, [meta.pop("also", None)])
     parameter = meta.pop("parameter", parameter)
-    unused = ("least", "range", "asked", "computes")
+    unused = ("least", "auto", "range", "asked", "computes")
     shape |= {key: value for key, value in meta.items() if key not in unused}
     return click.Option([*names, parameter], **shape)
 
@@ -225,6 +235,8 @@ def _option(declared: Declared, changes: Mapping[str, Any]) -> click.Option:
 def _type_of(annotation: str, meta: Mapping[str, Any]) -> Any:
     """The type of a value, or of each of several; None for text."""
     word = re.split(r"\W", annotation.removeprefix("tuple["))[0]
+    if word == "int" and meta.get("auto"):
+        return AutomaticRange(min=1)
     if word == "int":
         return click.IntRange(min=meta.get("least", 1))
     if word == "float":

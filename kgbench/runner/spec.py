@@ -123,8 +123,8 @@ class Spec:
 class Settings:
     """How it is computed; no part of the identity."""
 
-    batch_size: int | None = option(None, "N")
-    """Prompts per forward.  [default: by width and free memory, halved where it runs out]"""
+    batch_size: int | None = option(None, "N|auto", auto=True)
+    """Prompts per forward.  [default: auto, by width and free memory, halved where it runs out]"""
     device: str = option("auto", "DEVICE")
     """cpu, cuda, cuda:1, mps."""
     executor: str = option("auto", "NAME")

@@ -6,7 +6,7 @@ optimizer, scheduler, gradient scaler, states of all random number generators), 
 is fixed beforehand, and a checkpoint counts only once its second file has the hash of the first.
 
 Invariant: no step waits for its device. Losses stay there until a validation or a checkpoint is
-due; and checkpoints are left out where they would hold up the steps for long.
+due, and a checkpoint is a copy that is written while the steps go on, where memory has room.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ from kgbench.data.facts import hash_of
 from kgbench.engine.memory import is_out_of_memory
 from kgbench.errors import InputError, OutputError
 from kgbench.models.library import quiet_library
+from kgbench.models.placement import free_memory
 from kgbench.records import write_whole
 from kgbench.resources import file_hash
 from kgbench.runner.training.recipes import Stage
@@ -158,16 +160,19 @@ def run_stage(model: nn.Module, batches: Steps, stage: Stage, run: StageRun) -> 
     run.work.mkdir(parents=True, exist_ok=True)
     with quiet_library(), processor_threads(run.threads), torch.random.fork_rng(devices=[]):
         training = Training(model, stage, len(batches), run)
-        for step in range(training.resume() + 1, len(batches) + 1):
-            loss, rate = training.step(batches[step - 1])
-            if run.on_step:
-                run.on_step(step)
-            if run.held_out:
-                training.unread.append((step, loss, rate))
-                if step % run.held_out[1] == 0:
-                    training.validate(step)
-            if training.is_due(step) or step == len(batches):
-                training.save(step)
+        try:
+            for step in range(training.resume() + 1, len(batches) + 1):
+                loss, rate = training.step(batches[step - 1])
+                if run.on_step:
+                    run.on_step(step)
+                if run.held_out:
+                    training.unread.append((step, loss, rate))
+                    if step % run.held_out[1] == 0:
+                        training.validate(step)
+                if training.is_due(step) or step == len(batches):
+                    training.save(step)
+        finally:
+            training.wait()
     return StageOutcome(training.seconds, tuple(training.log))
 
 
@@ -198,7 +203,7 @@ class Training:
             stage: Hyperparameters.
             n_steps: Number of steps in all.
             run: As for `run_stage`.
-        """
+            """
         # Takes a second to import, and who only plans a training needs none of it.
         from transformers import get_linear_schedule_with_warmup
         from transformers.trainer_pt_utils import get_parameter_names
@@ -210,6 +215,8 @@ class Training:
         self.log: list[dict[str, Any]] = []
         self.unread: list[tuple[int, Tensor, float]] = []
         """Step, loss and learning rate of the steps since the log was written."""
+        self.writing: Future[None] | None = None
+        """The checkpoint that is being written."""
         self.held = 0.0
         """Seconds for which checkpoints held up the steps, since the training was begun or resumed."""
         self.device = torch.device(run.device)
@@ -339,17 +346,20 @@ class Training:
         return step % self.run.save_every == 0 and self.held <= most
 
     def save(self, step: int) -> None:
-        """Write a checkpoint, and remove all but the newest two.
+        """Begin to write a checkpoint, once the one before is written.
+
+        It is a copy where that takes at most half of the free memory, else the steps wait for it.
 
         Raises:
             InputError: A loss is no number.
-            OSError: It was not written.
+            OSError: It, or the one before, was not written.
             SafetensorError: The same.
         """
         self.read()
         for device in self.accelerators:
             torch.cuda.synchronize(device)  # so that what follows is the checkpoint's time alone
         started = time.monotonic()
+        self.wait()
         optimizer = self.optimizer.state_dict()
         tensors = {f"weight {name}": tensor for name, tensor in self.tensors.items()}
         for number, moments in optimizer["state"].items():
@@ -357,23 +367,31 @@ class Training:
         tensors[f"{_RANDOM}cpu"] = torch.random.get_rng_state()
         for device in self.accelerators:
             tensors[f"{_RANDOM}{device}"] = torch.cuda.random.get_rng_state(device)
-        tensors = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-        folder = self.run.work / f"checkpoint-{step}"
-        folder.mkdir(exist_ok=True)
-        save_file(tensors, folder / _TENSORS)
+        copied = sum(tensor.nbytes for tensor in tensors.values()) <= free_memory()["cpu"] / 2
+        written = {}
+        for name, tensor in tensors.items():
+            part = tensor.detach().to("cpu", copy=True) if copied else tensor.detach()
+            written[name] = part.contiguous()
         state = {
             "groups": optimizer["param_groups"],
             "rate": self.rate.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "log": self.log,
+            "log": list(self.log),
             "seconds": round(self.seconds, 1),
-            "tensors": file_hash(folder / _TENSORS),
         }
-        content = json.dumps({"state": state, "hash": hash_of(state)})
-        write_whole(folder / _STATE, content.encode())
-        for older in _checkpoints(self.run.work)[2:]:
-            shutil.rmtree(older)
+        writer = ThreadPoolExecutor(1)
+        folder = self.run.work / f"checkpoint-{step}"
+        self.writing = writer.submit(_write_checkpoint, folder, written, state)
+        writer.shutdown(wait=False)
+        if not copied:
+            self.wait()  # what is written must not change meanwhile
         self.held += time.monotonic() - started
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being written, if any; raises what it failed with."""
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            writing.result()
 
     def resume(self) -> int:
         """Restore the newest intact checkpoint, if any; gives the number of steps taken."""
@@ -401,6 +419,17 @@ class Training:
         self.scaler.load_state_dict(state["scaler"])
         self.log, self.start = state["log"], self.start - state["seconds"]
         return _step_of(folder)
+
+
+def _write_checkpoint(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+    """Write a checkpoint, and remove all but the newest two."""
+    folder.mkdir(exist_ok=True)
+    save_file(tensors, folder / _TENSORS)
+    state["tensors"] = file_hash(folder / _TENSORS)
+    content = json.dumps({"state": state, "hash": hash_of(state)})
+    write_whole(folder / _STATE, content.encode())
+    for older in _checkpoints(folder.parent)[2:]:
+        shutil.rmtree(older)
 
 
 def _step_of(checkpoint: Path) -> int:
