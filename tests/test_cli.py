@@ -348,7 +348,7 @@ def test_the_second_run_computes_nothing_and_says_so(run, tmp_path: Path) -> Non
     other = "--batch-size 1 --executor rows --dtype fp32"
     first, second = (
         run(f"eval {TINY} --prompt qa {options} --output-dir", tmp_path)
-        for options in ("--batch-size 4", other)
+        for options in ("--batch-size auto", other)
     )
     assert first.status == second.status == 0
     assert "computed in" in first.out and "computed nothing" in second.out
