@@ -608,7 +608,7 @@ def _override(
     socket: Socket,
     forwards: Sequence[Forward],
     split: Split | Fusion | Mixture,
-    n: int | None = None,
+    n: int,
     read: Index | None = None,
 ) -> Forward | None:
     """Replacement of a module's forward in a batch of `n` tokens; None if the original serves.
@@ -706,22 +706,6 @@ def one_treatment(
 
 
 @contextmanager
-def reading(
-    wiring: Wiring, readout: Readout, length: int | None = None, indices: Indices | None = None
-) -> Iterator[nn.Module]:
-    """The unmodified recipient, with the head computed at readout rows only."""
-    read = (indices or Indices()).add(readout)
-
-    def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
-        return _override(socket, forwards, Split(0, ()), None, read) if socket.is_head else None
-
-    with wiring.pair.lock:
-        plans = dict(_by_socket(wiring.sockets, override))
-        with installed({**plans, **_rotary_at(wiring, length)}.items()):
-            yield wiring.model
-
-
-@contextmanager
 def installed(forwards: Iterable[tuple[nn.Module, Callable[..., object] | None]]) -> Iterator[None]:
     """Replace forwards of modules, and restore them on exit, also after an exception.
 
@@ -748,14 +732,6 @@ def installed(forwards: Iterable[tuple[nn.Module, Callable[..., object] | None]]
             module.__dict__.update(original)
 
 
-def _by_socket(
-    sockets: Sequence[Socket], override: Callable[[Socket, Sequence[Forward]], Forward | None]
-) -> Iterator[tuple[nn.Module, Forward | None]]:
-    for socket in sockets:
-        forwards = [module.forward for module in socket.modules]
-        yield socket.modules[0], override(socket, forwards)
-
-
 def _plans(
     wiring: Wiring,
     override: Callable[[Socket, Sequence[Forward]], Forward | None],
@@ -767,9 +743,9 @@ def _plans(
     A module may be both, such as a norm after attention; the edit then wraps the socket's forward.
     So it does with `others`, replacements of modules that are no sockets.
     """
-    plans: dict[nn.Module, Callable[..., object] | None] = dict(
-        _by_socket(wiring.sockets, override)
-    )
+    plans: dict[nn.Module, Callable[..., object] | None] = {}
+    for socket in wiring.sockets:
+        plans[socket.modules[0]] = override(socket, [each.forward for each in socket.modules])
     plans.update(others)
 
     def edit(path: str, **changes: Any) -> None:
