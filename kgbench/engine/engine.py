@@ -17,6 +17,7 @@ from kgbench.engine.forward import Wiring
 from kgbench.engine.memory import less_at_once
 from kgbench.engine.packed import run_packed
 from kgbench.engine.plan import Answers, Budget, Chunk, Plan, make_plan
+from kgbench.engine.selftest import packed_agrees, stages_agree
 from kgbench.engine.sequential import run_sequential
 from kgbench.engine.treatment import Configuration, graft_treatments, parted
 from kgbench.engine.weights import equal_slots
@@ -73,13 +74,12 @@ class Engine:
         check_choice("executor", executor, (*EXECUTORS, "auto"))
         self.pair, self.budget = pair, budget or chosen_budget(pair)
         self.executor, self.reason = self._choose(executor)
-        self.wiring = Wiring(pair, staged=self._staged())
+        # Whether layers may compute other rows than others do.
+        staged = self.executor == "packed" and stages_agree(pair)
+        self.wiring = Wiring(pair, staged=staged)
 
     def _choose(self, executor: str) -> tuple[str, str]:
         """The executor, and for `auto` the reason if it is not packed."""
-        # Imported here, since the self-test imports the executors.
-        from kgbench.engine.selftest import packed_agrees
-
         if executor not in ("auto", "packed"):
             return executor, ""
         reason = packed_agrees(self.pair)
@@ -90,12 +90,6 @@ class Engine:
                 f"executor 'packed' cannot run {self.pair.name}: {reason}; take 'auto' or 'rows'"
             )
         return "rows", f"packed: {reason}"
-
-    def _staged(self) -> bool:
-        """Whether layers may compute other rows than others do."""
-        from kgbench.engine.selftest import stages_agree
-
-        return self.executor == "packed" and stages_agree(self.pair)
 
     def plan(
         self,

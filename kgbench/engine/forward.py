@@ -111,6 +111,16 @@ class Activity:
     indices: Indices = field(default_factory=Indices)
     """Index arrays of the batch, those of edits and masks among them."""
 
+    def __or__(self, other: Activity) -> Activity:
+        """Those of other layers of the batch too."""
+        return Activity(
+            {**self.edits, **other.edits},
+            {**self.masks, **other.masks},
+            {**self.overwritten, **other.overwritten},
+            {**self.sources, **other.sources},
+            self.indices,
+        )
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -119,11 +129,6 @@ class Weights:
     table: UInt8[np.ndarray, "treatment slot"]
     heads: Mapping[int, UInt8[np.ndarray, "treatment head"]] = field(default_factory=dict)
     """Those of single attention heads by slot, as in `Plan.heads`."""
-
-    def of(self, treatment: int) -> Weights:
-        """Those of one treatment."""
-        place = slice(treatment, treatment + 1)
-        return Weights(self.table[place], {slot: sets[place] for slot, sets in self.heads.items()})
 
     def by_head(self, slot: int, count: int) -> UInt8[np.ndarray, "treatment head"]:
         """Weight set of each of the heads of a slot."""
@@ -455,7 +460,7 @@ def _treatments(
     for layer, needed in mlp_rows.items():
         module = wiring.model.get_submodule(_mlp(wiring, layer))
         at_rows[module] = _at_rows(module.forward, indices.add(needed), counts[layer])
-    plans = _plans(wiring, override, activity, at_rows)
+    plans = replacements(wiring, override, activity.edits, activity.masks, at_rows)
     for stage in stages:
         rows, entering = indices.add(stage.rows), indices.add(stage.entering)
         for layer in stage.layers:
@@ -660,24 +665,25 @@ def _called(
 def one_treatment(
     wiring: Wiring,
     weights: Weights,
+    number: int = 0,
     activity: Activity | None = None,
     length: int | None = None,
 ) -> Iterator[nn.Module]:
-    """The recipient with one treatment for all tokens, for the sequential executor.
+    """The recipient with one of the treatments for all tokens, for the sequential executor.
 
     Deliberately naive: each slice of a fused projection, and each head of any, comes from a full
     output of its weight set.
     """
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward:
-        of_slots = [forwards[int(weights.table[0, slot])] for slot in socket.slots]
+        of_slots = [forwards[int(weights.table[number, slot])] for slot in socket.slots]
         slices = list(zip(socket.columns, of_slots, strict=False))  # without columns, of one slot
         heads: list[tuple[int, int, Forward]] = []
         for slot, columns in zip(socket.slots, _columns(socket, weights), strict=True):
             component = wiring.slots.sites[slot][1]
             if slot in weights.heads:
                 count = n_heads(wiring.pair, component)
-                sets = weights.by_head(slot, count)[0].tolist()
+                sets = weights.by_head(slot, count)[number].tolist()
                 if component == "o":
                     heads = [(head, count, forwards[chosen]) for head, chosen in enumerate(sets)]
                 else:
@@ -700,7 +706,8 @@ def one_treatment(
         return forward
 
     with wiring.pair.lock:
-        plans = _plans(wiring, override, activity or Activity())
+        activity = activity or Activity()
+        plans = replacements(wiring, override, activity.edits, activity.masks)
         with installed({**plans, **_rotary_at(wiring, length)}.items()):
             yield wiring.model
 
@@ -732,16 +739,23 @@ def installed(forwards: Iterable[tuple[nn.Module, Callable[..., object] | None]]
             module.__dict__.update(original)
 
 
-def _plans(
+def replacements(
     wiring: Wiring,
     override: Callable[[Socket, Sequence[Forward]], Forward | None],
-    activity: Activity,
+    edits: Mapping[Hook, Callable[[Tensor], Tensor]] = MappingProxyType({}),
+    masks: Mapping[int, Callable[[], Tensor]] = MappingProxyType({}),
     others: Mapping[nn.Module, Callable[..., object]] = MappingProxyType({}),
 ) -> dict[nn.Module, Callable[..., object] | None]:
     """Replacements for the sockets' modules and for edited layers, their attention and MLP.
 
     A module may be both, such as a norm after attention; the edit then wraps the socket's forward.
-    So it does with `others`, replacements of modules that are no sockets.
+
+    Args:
+        wiring: The pair's sockets.
+        override: Replacement of a socket, given the forwards of its weight sets.
+        edits: As in `Activity`.
+        masks: As in `Activity`.
+        others: Replacements of modules that are no sockets, which edits wrap as well.
     """
     plans: dict[nn.Module, Callable[..., object] | None] = {}
     for socket in wiring.sockets:
@@ -754,12 +768,12 @@ def _plans(
             plans[module] = edited(plans.get(module) or module.forward, **changes)
 
     family, home = wiring.pair.family, wiring.pair.device
-    for layer in sorted({hook.layer for hook in activity.edits} | set(activity.masks)):
+    for layer in sorted({hook.layer for hook in edits} | set(masks)):
         path = f"{family.layers}.{layer}"
         device = _device(wiring.model.get_submodule(path), home)
-        at = {point: activity.edits.get(Hook(layer, point)) for point in (*POINTS, HEADS)}
+        at = {point: edits.get(Hook(layer, point)) for point in (*POINTS, HEADS)}
         edit(path, before=at["resid_pre"], after=at["resid_post"])
-        edit(f"{path}.{family.attending}", mask=_mask_on(device, activity.masks.get(layer)))
+        edit(f"{path}.{family.attending}", mask=_mask_on(device, masks.get(layer)))
         edit(f"{path}.{family.attention}", after=at["attn_out"])
         if at[HEADS] is not None:
             edit(family.path(layer, "o"), before=at[HEADS])

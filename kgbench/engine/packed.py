@@ -17,7 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -301,15 +301,7 @@ def _stages(
     for each in rooted:
         starts.update(trunk.layers.start for trunk in each.trunks)
     if len(starts) == 1:
-        by_layer = {layer: partial(masks.of, layer) for layer in masks.own}
-        schedule = _schedule(rooted, masks.width)
-        return [], Activity(
-            schedule.edits(indices),
-            {**by_layer, **schedule.masks(masks, indices)},
-            schedule.overwritten(),
-            schedule.sources(),
-            indices,
-        )
+        return [], _activity(_schedule(rooted, masks.width), masks, masks.own, indices)
     stages: list[Stage] = []
     activity = Activity(indices=indices)
     for start, stop in pairwise([*sorted(starts), wiring.slots.n_layers]):
@@ -318,18 +310,24 @@ def _stages(
         before = [each.trunk(start - 1) for each in rooted] if stages else None
         stages.append(_stage(layers, trunks, before))
         schedule = _schedule(rooted, trunk_masks.width, layers)
-        activity = Activity(
-            {**activity.edits, **schedule.edits(indices)},
-            {
-                **activity.masks,
-                **{layer: partial(trunk_masks.of, layer) for layer in layers},
-                **schedule.masks(trunk_masks, indices),
-            },
-            {**activity.overwritten, **schedule.overwritten()},
-            {**activity.sources, **schedule.sources()},
-            indices,
-        )
+        activity |= _activity(schedule, trunk_masks, layers, indices)
     return stages, activity
+
+
+def _activity(
+    schedule: Schedule, masks: Masks, layers: Collection[int], indices: Indices
+) -> Activity:
+    """Edits, and masks of some layers and of those with cuts."""
+    return Activity(
+        schedule.edits(indices),
+        {
+            **{layer: partial(masks.of, layer) for layer in layers},
+            **schedule.masks(masks, indices),
+        },
+        schedule.overwritten(),
+        schedule.sources(),
+        indices,
+    )
 
 
 def _stage(layers: range, trunks: Sequence[Trunk], before: Sequence[Trunk] | None) -> Stage:

@@ -64,11 +64,10 @@ class _Prompt:
     def logits(self, row: np.ndarray, keep: Kept) -> dict[int, Tensor]:
         """Logits [vocabulary] of each token; fills `keep` with the activations at all hooks."""
         cache = DynamicCache(config=self.wiring.model.config)
-        read: dict[int, Tensor] = {}
+        weights, read = Weights(self.plan.table, self.plan.heads), dict[int, Tensor]()
         for token, number in enumerate(row.tolist()):
-            weights = Weights(self.plan.table, self.plan.heads).of(number)
             activity = self._activity(number, token, keep)
-            with one_treatment(self.wiring, weights, activity, len(row)) as model:
+            with one_treatment(self.wiring, weights, number, activity, len(row)) as model:
                 ids = torch.tensor([[self.request.ids[token]]], device=self.wiring.pair.device)
                 logits = model(input_ids=ids, past_key_values=cache, use_cache=True).logits
             read[token] = logits[0, -1]
