@@ -25,7 +25,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -406,7 +406,7 @@ def treated(
     """
     with wiring.pair.lock:
         plans = _treatments(wiring, weights, tokens, readout, activity or Activity(), stages)
-        with installed({**plans, **_rotary_at(wiring, length)}.items()):
+        with installed({**plans, **_rotary_at(wiring, length)}):
             yield wiring.model
 
 
@@ -708,33 +708,28 @@ def one_treatment(
     with wiring.pair.lock:
         activity = activity or Activity()
         plans = replacements(wiring, override, activity.edits, activity.masks)
-        with installed({**plans, **_rotary_at(wiring, length)}.items()):
+        with installed({**plans, **_rotary_at(wiring, length)}):
             yield wiring.model
 
 
 @contextmanager
-def installed(forwards: Iterable[tuple[nn.Module, Callable[..., object] | None]]) -> Iterator[None]:
+def installed(forwards: Mapping[nn.Module, Callable[..., object] | None]) -> Iterator[None]:
     """Replace forwards of modules, and restore them on exit, also after an exception.
 
     None leaves a module unchanged. A replacement shadows the class's method in the instance's
     dictionary; an instance that already has a `forward` there (such as one of accelerate) gets it
     back.
     """
-    before: list[tuple[nn.Module, Mapping[str, object]]] = []
-    # Replacements bind original forwards, so all are built before any is installed: a pair may use
-    # one model in two roles.
-    plans = list(forwards)
+    before: dict[nn.Module, Mapping[str, object]] = {}
     try:
-        for module, forward in plans:
+        for module, forward in forwards.items():
             if forward is not None:
-                entry: dict[str, object] = {}
-                if "forward" in module.__dict__:
-                    entry["forward"] = module.__dict__["forward"]
-                before.append((module, entry))
-                module.__dict__["forward"] = forward
+                entry = module.__dict__
+                before[module] = {"forward": entry["forward"]} if "forward" in entry else {}
+                entry["forward"] = forward
         yield
     finally:
-        for module, original in reversed(before):
+        for module, original in before.items():
             module.__dict__.pop("forward", None)
             module.__dict__.update(original)
 

@@ -141,7 +141,7 @@ class Differentiable:
         with self.pair.lock:
             gated = replacements(self.wiring, self._gated(gates or {}, batch), edits)
             rotary = self.wiring.rotary.at(batch.ids.shape[1])
-            with installed({**gated, **rotary}.items()):
+            with installed({**gated, **rotary}):
                 out = functional_call(self.wiring.model, dict(weights or {}), (), inputs)
         logits = (
             out.logits if out.logits.dtype in (torch.float32, torch.float64) else out.logits.float()
@@ -265,9 +265,6 @@ class _Gate:
             *value.shape[:-1], *[1] * (y.ndim - value.ndim), value.shape[-1]
         ).movedim(1, self.tokens)
 
-    def read_out(self, batch: _Batch) -> _Gate:
-        return _Gate(self.value[batch.rows, batch.tokens], self.at)
-
 
 def _between(
     gate: _Gate, recipient: Forward, donor: Forward, *inputs: Any, **options: Any
@@ -299,11 +296,9 @@ def _read_out(
 ) -> Tensor:
     """Output of the head where answers are read only."""
     final = x[batch.rows, batch.tokens]
-    return (
-        recipient(final)
-        if gate is None
-        else _between(gate.read_out(batch), recipient, donor, final)
-    )
+    if gate is None:
+        return recipient(final)
+    return _between(_Gate(gate.value[batch.rows, batch.tokens], gate.at), recipient, donor, final)
 
 
 def _shaped(touch: Touch, shape: torch.Size, x: Tensor) -> Tensor:

@@ -25,7 +25,6 @@ from itertools import pairwise
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch import Tensor
 
 from kgbench.engine.edits import Treatment
 from kgbench.engine.forward import Activity, Stage, Weights, Wiring, treated
@@ -270,7 +269,9 @@ def _answer(plan: Plan, chunk: Sequence[Group], forks: _Forks) -> Answers:
             position_ids=positions.on(device),
             use_cache=False,
         ).logits
-    return Answers(*_labels(chunk), logits, sum(map(len, trees)))
+    labels = [group.kin.labels(group.rows) for group in chunk]
+    by_answer = torch.from_numpy(np.concatenate(labels, axis=1))
+    return Answers(*by_answer, logits, sum(map(len, trees)))
 
 
 def _masks(
@@ -354,10 +355,3 @@ def _schedule(rooted: Sequence[Rooted], width: int, layers: range | None = None)
                 part = part.within(layers, each.trunk(layers.start).at)
             schedule.extend(part, row * width)
     return schedule
-
-
-def _labels(chunk: Sequence[Group]) -> tuple[Tensor, Tensor, Tensor]:
-    """Prompt, configuration and readout of each leaf, in the order of the leaves."""
-    labels = [group.kin.labels(group.rows) for group in chunk]
-    prompts, configurations, readouts = torch.from_numpy(np.concatenate(labels, axis=1))
-    return prompts, configurations, readouts

@@ -274,10 +274,8 @@ def _derivatives(pair: ModelPair, ids: Sequence[int]) -> dict[str, Float[Tensor,
     family, layer = pair.family, pair.n_layers - 1
     outputs: dict[str, Tensor] = {}
     mixed: list[Tensor] = []
-    paths = {}
-    for name in ("q", "k", "v", "q_norm", "k_norm", "ln_2"):
-        if name in family.inside:
-            paths[name] = family.path(layer, name)
+    names = [name for name in ("q", "k", "v", "q_norm", "k_norm", "ln_2") if name in family.inside]
+    paths = {name: family.path(layer, name) for name in names}
     last = pair.recipient.get_submodule(family.path(layer, "o"))
 
     def see(path: str, module: nn.Module, inputs: object, output: Tensor) -> Tensor:
