@@ -249,8 +249,8 @@ def _read(
     """
     from kgbench.metrics import Read, score_labels
 
-    read, stems = dict[Prompt, Encoded](), list[int]()
-    reads, owners = list[Read](), list[int]()
+    read: dict[Prompt, Encoded] = {}
+    reads, owners, stems = list[Read](), list[int](), list[int]()
     for place, (question, name) in enumerate(passages):
         last, tokens = len(question.encoded.ids) - 1, question.candidates[name]
         own = [Read(last + i, (token,)) for i, token in enumerate(tokens)]

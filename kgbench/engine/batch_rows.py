@@ -44,7 +44,8 @@ def _answer(wiring: Wiring, plan: Plan, rows: list[Row], token_rows: int) -> Ans
         n = len(plan.requests[prompt].read_in(row))
         labels += [(prompt, row, readout) for readout in range(n)]
     logits, _ = _forward(wiring, plan, rows)
-    return Answers(*torch.tensor(labels, dtype=torch.int64).unbind(1), logits, token_rows)
+    prompts, configurations, readouts = torch.tensor(labels, dtype=torch.int64).unbind(1)
+    return Answers(prompts, configurations, readouts, logits, token_rows)
 
 
 def read_activations(

@@ -173,7 +173,9 @@ class Differentiable:
             gate = _Gate.of(socket, gates, ranges, component == "o")
             if socket.is_head:
                 return partial(_read_out, batch, gate, forwards[0], forwards[self.donor])
-            return gate and partial(_between, gate, forwards[0], forwards[self.donor])
+            if gate is None:
+                return None
+            return partial(_between, gate, forwards[0], forwards[self.donor])
 
         return override
 

@@ -270,8 +270,8 @@ def _answer(plan: Plan, chunk: Sequence[Group], forks: _Forks) -> Answers:
             use_cache=False,
         ).logits
     labels = [group.kin.labels(group.rows) for group in chunk]
-    by_answer = torch.from_numpy(np.concatenate(labels, axis=1))
-    return Answers(*by_answer, logits, sum(map(len, trees)))
+    prompts, configurations, readouts = torch.from_numpy(np.concatenate(labels, axis=1))
+    return Answers(prompts, configurations, readouts, logits, sum(map(len, trees)))
 
 
 def _masks(
