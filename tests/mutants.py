@@ -58,7 +58,7 @@ _FUSED_K, _FUSED_V = (
     for of in (("k", 1), ("v", 2))
 )
 _COLUMNS = "return torch.arange(width).reshape(blocks, -1)[:, first:last].reshape(-1)"
-_RESTORE = "        yield\n    finally:\n        for module, original in reversed(before):"
+_RESTORE = "        yield\n    finally:\n        for module, original in before.items():"
 
 MUTANTS = (
     mutant(

@@ -65,7 +65,8 @@ def test_a_chunk_is_few_calls_and_one_copy(name: str) -> None:
 
     def counted(plan: Plan) -> Counter[str]:
         with torch.inference_mode(), Calls() as calls:
-            (_,) = run_packed(wiring, plan, engine.budget)
+            (chunk,) = run_packed(wiring, plan, engine.budget)
+            chunk.answers()
         return calls.count
 
     plain = counted(engine.plan(prompts, ["PRE"]))["calls"]

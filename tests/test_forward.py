@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from torch import nn
 
 from kgbench.engine import forward
-from kgbench.engine.forward import Weights, Wiring, one_treatment, reading, treated
+from kgbench.engine.forward import Weights, Wiring, one_treatment, treated
 from kgbench.engine.indices import Indices
 from kgbench.testing import PICO_FAMILIES, pico_pair
 
@@ -82,8 +82,6 @@ def test_only_what_is_read_reaches_the_head(family: str) -> None:
     with torch.no_grad():
         plain = pair.recipient(input_ids=ids).logits.reshape(16, vocabulary)
         read = np.array([15, 0, 7, 7])
-        with reading(wiring, read) as model:
-            assert torch.allclose(model(input_ids=ids).logits, plain[read], atol=1e-12)
         table = np.zeros((1, len(wiring.slots)), dtype=np.uint8)
         with treated(wiring, Weights(table), np.zeros(16, dtype=np.int64), read) as model:
             assert torch.allclose(model(input_ids=ids).logits, plain[read], atol=1e-12)

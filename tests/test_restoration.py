@@ -22,7 +22,7 @@ from laws import (
 from torch import nn
 
 from kgbench.engine import Budget, Engine, grafted_logits
-from kgbench.engine.forward import Weights, Wiring, one_treatment, reading, treated
+from kgbench.engine.forward import Weights, Wiring, one_treatment, treated
 from kgbench.models.pair import weights_hash
 
 pytestmark = pytest.mark.usefixtures("exact")
@@ -126,7 +126,6 @@ def test_blocks_restore_when_their_body_raises() -> None:
     blocks = (
         lambda: treated(wiring, Weights(table), np.array([0, 1, 1]), np.array([2])),
         lambda: one_treatment(wiring, Weights(table[1:2])),
-        lambda: reading(wiring, np.array([2])),
     )
     for block in blocks:
         with pytest.raises(KeyboardInterrupt), block() as model:

@@ -56,8 +56,9 @@ def _answered(plan: Plan, executor: str, budget: Budget) -> tuple[Labelled, int]
     with torch.inference_mode():
         for chunk in EXECUTORS[executor](WIRING, plan, budget):
             rows += chunk.token_rows
-            labels = torch.stack([chunk.prompt, chunk.configuration, chunk.readout]).T.tolist()
-            for label, logits in zip(map(tuple, labels), chunk.logits, strict=True):
+            answers = chunk.answers()
+            labels = torch.stack([answers.prompt, answers.configuration, answers.readout])
+            for label, logits in zip(map(tuple, labels.T.tolist()), answers.logits, strict=True):
                 assert label not in found
                 found[label] = logits
     return found, rows

@@ -399,7 +399,8 @@ def test_activations_follow_the_layers(model_type: str, monkeypatch: pytest.Monk
             table, (Request(tuple(range(5, 11)), np.array([[0] * 6, [1] * 6, [0, 1] * 3]), (5,)),)
         )
         for run in (run_rows, run_packed):
-            (answers,) = run(wiring, plan, Budget())
+            (chunk,) = run(wiring, plan, Budget())
+            answers = chunk.answers()
             assert answers.logits.device == pair.device == torch.device("lazy", 0)
             assert answers.logits.shape == (3, 300)
         with pytest.raises(

@@ -249,18 +249,14 @@ def _read(
     """
     from kgbench.metrics import Read, score_labels
 
-    read, readouts, stems = {}, [], []
-    reads, owners = list[Read](), list[int]()
+    read: dict[Prompt, Encoded] = {}
+    reads, owners, stems = list[Read](), list[int](), list[int]()
     for place, (question, name) in enumerate(passages):
-        bare = question.encoded
-        last, tokens = len(bare.ids) - 1, question.candidates[name]
-        ids = (*bare.ids, *tokens[:-1])
-        regions = {**bare.regions, "LT": tuple(range(last, len(ids)))}
-        read[replace(question.prompt, target=name)] = replace(bare, ids=ids, regions=regions)
+        last, tokens = len(question.encoded.ids) - 1, question.candidates[name]
         own = [Read(last + i, (token,)) for i, token in enumerate(tokens)]
         if name == question.prompt.target:
             own.append(Read(last + question.blanks, tuple(question.alternatives)))
-        readouts.append([each.token for each in own])
+        read[replace(question.prompt, target=name)] = question.encoded.reading(own, tokens[:-1])
         stems.append(id(question))
         reads += own
         owners += [place] * len(own)
@@ -271,12 +267,12 @@ def _read(
         return f"configuration {configurations[configuration]}, {where}"
 
     with engine.pair.read_as(read):
-        plan = engine.plan(list(read), configurations, readouts, stems)
+        plan = engine.plan(list(read), configurations, stems=stems)
     run = map(plan.numbered, engine.run(plan))
     parts = ((answers.prompt, answers.configuration, answers.logits) for answers in run)
     columns = score_labels(parts, reads, len(configurations), label)
     first = 0
-    for (question, name), places in zip(passages, readouts, strict=True):
+    for question, name in passages:
         n = len(question.candidates[name])
         question.logliks[name][:] = columns["logprob"][:, first : first + n].sum(axis=1)
         if name == question.prompt.target:
@@ -287,7 +283,8 @@ def _read(
                     "alternatives_prob": float(columns["prob"][number, first + n]),
                     "alternatives_rank": int(columns["rank"][number, first + n]),
                 }
-        first += len(places)
+            n += 1
+        first += n
 
 
 def _scored(

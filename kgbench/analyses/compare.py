@@ -16,6 +16,7 @@ from kgbench.numbers import figure_text, number_text
 from kgbench.records import Record
 from kgbench.records.identity import Difference, identity_differences
 from kgbench.report import Cell, Column, Dash, Lines, Report, Table
+from kgbench.sites.configurations import budget_labels
 from kgbench.stats import DEFAULT_METRIC
 from kgbench.stats.answer_frequency import priors_of
 from kgbench.stats.ratios import (
@@ -228,8 +229,7 @@ def _areas(
 def _budgets(record: Record, prompt: str) -> dict[str, float]:
     """Configurations of a prompt's recovery curve and their budgets in per cent, ascending."""
     curve = (record.curve or {}).get(prompt)
-    points = curve.points if curve else ()
-    return {f"top {point.budget:g}%": point.budget for point in points}
+    return budget_labels([point.budget for point in curve.points] if curve else ())
 
 
 def _necessity(

@@ -283,36 +283,36 @@ def _moved(job: Job, label: str, treatments: Mapping[Prompt, Sequence[Treatment]
     import torch
 
     from kgbench.engine.treatment import graft_treatments
-    from kgbench.metrics import require_finite, token_logprobs, worst_rank
+    from kgbench.metrics import score_logits
     from kgbench.runner.measure import GROUP, chunks
 
     vocabulary = int(job.pair.recipient.config.vocab_size)
     at_once = max(1, job.engine.budget.logits // (2 * vocabulary))
-    columns: list[tuple[Any, ...]] = []
+    columns: list[tuple[np.ndarray, ...]] = []
     for batch in chunks(list(treatments), min(at_once, GROUP)):
         grafted = [treatments[prompt] for prompt in batch]
         plan = job.engine.plan_treatments(
             batch, [graft_treatments(job.pair, batch, "PRE"), grafted]
         )
         before, after = job.engine.logits(plan)[:, :, 0].unbind(1)
-        encoded = [job.pair.encoded(prompt).target for prompt in batch]
-        targets = torch.tensor(encoded, device=after.device)
+        targets = torch.tensor([job.pair.encoded(prompt).target for prompt in batch])
+        scores = []
         for name, logits in (("PRE", before), (label, after)):
             which = [
                 f"configuration {name}, text {prompt.fact.id}, prompt {prompt.name!r}"
                 for prompt in batch
             ]
-            require_finite(logits, targets, which.__getitem__)
-        places = targets[:, None]
-        first, second = (token_logprobs(logits.double(), targets) for logits in (before, after))
-        scores = (
-            divergence(before, after),
-            before.argmax(-1) != after.argmax(-1),
-            second - first,
-            worst_rank(after, after.gather(-1, places)) <= TOP,
-            worst_rank(before, before.gather(-1, places)) <= TOP,
+            scores.append(score_logits(logits.double(), targets, which.__getitem__))
+        first, second = scores
+        columns.append(
+            (
+                divergence(before, after).cpu().numpy(),
+                (before.argmax(-1) != after.argmax(-1)).cpu().numpy(),
+                second["logprob"] - first["logprob"],
+                second["rank"] <= TOP,
+                first["rank"] <= TOP,
+            )
         )
-        columns.append(tuple(score.cpu().numpy() for score in scores))
     ids = tuple((prompt.fact.id, prompt.name) for prompt in treatments)
     return Moved(ids, *map(np.concatenate, zip(*columns, strict=True)))
 

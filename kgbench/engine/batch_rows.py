@@ -5,44 +5,47 @@ For models that do not accept a 4-D mask.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from kgbench.engine.edits import Hook
-from kgbench.engine.forward import Activity, Weights, Wiring, reading, treated
+from kgbench.engine.forward import Activity, Weights, Wiring, treated
 from kgbench.engine.indices import Indices
 from kgbench.engine.masks import make_masks
-from kgbench.engine.plan import Answers, Budget, Plan
+from kgbench.engine.plan import Answers, Budget, Chunk, Plan, Request
 from kgbench.engine.schedule import Schedule, make_schedule
 
 Row = tuple[int, int]
-"""Prompt and configuration; run r of the prompt, a source of copies, is configuration -1 - r."""
+"""Prompt, and row of its request: a configuration, or a run that configurations copy from."""
 
 
-def run_rows(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
-    """Answer a plan chunk by chunk.
+def run_rows(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Chunk]:
+    """Forwards that answer a plan.
 
     Raises:
         NotApplicableError: The plan has cuts, and the models limit attention in an unknown way.
     """
     wiring = wiring.whole().scaled(plan.scaled)
-    for chunk in _chunks(wiring, plan, budget):
-        logits = _forward(wiring, plan, chunk)
-        yield Answers(
-            *_labels(plan, chunk), logits, sum(len(plan.requests[p].ids) for p, _ in chunk)
-        )
+    for rows in _chunks(wiring, plan, budget):
+        token_rows = sum(len(plan.requests[prompt].ids) for prompt, _ in rows)
+        yield Chunk(token_rows, partial(_answer, wiring, plan, rows, token_rows))
 
 
-def rows_sizes(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[int]:
-    """Token rows of each forward of `run_rows`, of which none is computed."""
-    for chunk in _chunks(wiring, plan, budget):
-        yield sum(len(plan.requests[prompt].ids) for prompt, _ in chunk)
+def _answer(wiring: Wiring, plan: Plan, rows: list[Row], token_rows: int) -> Answers:
+    labels: list[tuple[int, int, int]] = []
+    for prompt, row in rows:
+        n = len(plan.requests[prompt].read_in(row))
+        labels += [(prompt, row, readout) for readout in range(n)]
+    logits, _ = _forward(wiring, plan, rows)
+    prompts, configurations, readouts = torch.tensor(labels, dtype=torch.int64).unbind(1)
+    return Answers(prompts, configurations, readouts, logits, token_rows)
 
 
 def read_activations(
@@ -51,13 +54,12 @@ def read_activations(
     """Activations of each prompt at some hooks, after edits, under a plan of one configuration."""
     wiring = wiring.whole().scaled(plan.scaled)
     by_prompt = [torch.empty(0)] * len(plan.requests)
-    for chunk in _chunks(wiring, plan, budget):
-        seen: dict[Hook, Tensor] = {}
-        _forward(wiring, plan, chunk, seen, hooks)
-        for row, (prompt, configuration) in enumerate(chunk):
-            if configuration == 0:
+    for rows in _chunks(wiring, plan, budget):
+        _, seen = _forward(wiring, plan, rows, hooks)
+        for place, (prompt, row) in enumerate(rows):
+            if row == 0:
                 n = len(plan.requests[prompt].ids)
-                at = [seen[hook][row, :n].to(wiring.pair.device) for hook in hooks]
+                at = [seen[hook][place, :n].to(wiring.pair.device) for hook in hooks]
                 by_prompt[prompt] = torch.stack(at)
     return by_prompt
 
@@ -68,50 +70,46 @@ def plain(wiring: Wiring, plan: Plan, budget: Budget) -> int:
     Returns:
         Token rows of the forward, without padding.
     """
-    rows = 0
-    single = Plan(
-        plan.table, tuple(type(r)(r.ids, r.treatments[:1], r.readouts) for r in plan.requests)
-    )
-    for chunk in _chunks(wiring, single, budget):
-        ids, positions, leaves = _batch(single, chunk)
-        device, indices = wiring.pair.device, Indices()
-        inputs, places = indices.add(ids), indices.add(positions)
-        with reading(wiring, leaves, ids.shape[1], indices) as model:
-            model(input_ids=inputs.on(device), position_ids=places.on(device), use_cache=False)
-        rows += sum(len(single.requests[p].ids) for p, _ in chunk)
-    return rows
+    requests = []
+    for each in plan.requests:
+        untreated = np.zeros((1, len(each.ids)), dtype=np.int64)
+        requests.append(Request(each.ids, untreated, each.readouts))
+    recipient = Plan(np.zeros_like(plan.table[:1]), tuple(requests))
+    return sum(chunk.answers().token_rows for chunk in run_rows(wiring, recipient, budget))
 
 
 def _forward(
-    wiring: Wiring,
-    plan: Plan,
-    chunk: list[Row],
-    seen: dict[Hook, Tensor] | None = None,
-    hooks: Sequence[Hook] = (),
-) -> Float[Tensor, "answer vocabulary"]:
-    """Logits of a chunk; fills `seen` with the activations [row, token, width] at the hooks."""
-    ids, positions, leaves = _batch(plan, chunk)
-    numbers = np.zeros(ids.shape, dtype=np.int64)
-    for row, label in enumerate(chunk):
-        treatments = _treatments(plan, label)
-        numbers[row, : len(treatments)] = treatments
-        # Padding takes the last token's treatment, so that it adds no weight set to any module.
-        numbers[row, len(treatments) :] = treatments[-1]
-    device, indices = wiring.pair.device, Indices()
-    activity = _activity(wiring, plan, chunk, ids.shape[1], indices)
-    edits: dict[Hook, Callable[[Tensor], Tensor]] = dict(activity.edits)
-    if seen is not None:
-        for hook in hooks:
-            edits[hook] = partial(_seen, seen, len(chunk), hook, edits.get(hook))
-    weights = Weights(plan.table, plan.heads)
-    activity = replace(activity, edits=edits, indices=indices)
+    wiring: Wiring, plan: Plan, rows: list[Row], hooks: Sequence[Hook] = ()
+) -> tuple[Float[Tensor, "answer vocabulary"], dict[Hook, Float[Tensor, "row token width"]]]:
+    """Logits of a chunk, and its activations at the hooks.
+
+    Rows are padded on the right, which causal attention never sees, so that they need no mask. The
+    padding repeats the last token, since models warn about padding tokens without a mask, and its
+    treatment, so that it adds no weight set to any module.
+    """
+    width = max(len(plan.requests[prompt].ids) for prompt, _ in rows)
+    ids, numbers = (np.zeros((len(rows), width), dtype=np.int64) for _ in range(2))
+    leaves: list[int] = []
+    for row, (prompt, number) in enumerate(rows):
+        request = plan.requests[prompt]
+        n, treatments = len(request.ids), request.treatments[number]
+        ids[row, :n], ids[row, n:] = request.ids, request.ids[-1]
+        numbers[row, :n], numbers[row, n:] = treatments, treatments[-1]
+        leaves += [row * width + readout for readout in request.read_in(number)]
+    device, indices, seen = wiring.pair.device, Indices(), dict[Hook, Tensor]()
+    activity = _activity(wiring, plan, rows, width, indices)
+    edits = dict(activity.edits)
+    for hook in hooks:
+        edits[hook] = partial(_seen, seen, len(rows), hook, edits.get(hook))
+    weights, activity = Weights(plan.table, plan.heads), replace(activity, edits=edits)
+    positions = np.tile(np.arange(width), (len(rows), 1))
     inputs, places = indices.add(ids), indices.add(positions)
-    tokens, length = numbers.reshape(-1), ids.shape[1]
-    with treated(wiring, weights, tokens, leaves, activity, length=length) as model:
+    tokens, read = numbers.reshape(-1), np.array(leaves, dtype=np.int64)
+    with treated(wiring, weights, tokens, read, activity, length=width) as model:
         logits: Tensor = model(
             input_ids=inputs.on(device), position_ids=places.on(device), use_cache=False
         ).logits
-    return logits
+    return logits, seen
 
 
 def _seen(
@@ -127,44 +125,31 @@ def _seen(
     return edited
 
 
-def _treatments(plan: Plan, row: Row) -> Int[np.ndarray, " token"]:
-    request, number = plan.requests[row[0]], row[1]
-    rows = request.treatments if number >= 0 else request.run_treatments
-    assert rows is not None
-    treatments: np.ndarray = rows[number if number >= 0 else -1 - number]
-    return treatments
-
-
 def _activity(
-    wiring: Wiring, plan: Plan, chunk: list[Row], width: int, indices: Indices
+    wiring: Wiring, plan: Plan, rows: list[Row], width: int, indices: Indices
 ) -> Activity:
     """Edits and cuts of a chunk; rows share no tokens, unlike paths of a token tree."""
     if not plan.treatments:
         return Activity(indices=indices)
+    by_prompt: dict[int, dict[int, int]] = defaultdict(dict)
+    for place, (prompt, row) in enumerate(rows):
+        by_prompt[prompt][row] = place
     schedule = Schedule()
-    for prompt, rows in _by_prompt(chunk).items():
+    for prompt, places in by_prompt.items():
         request = plan.requests[prompt]
-        numbers = np.stack([_treatments(plan, chunk[row]) for row in rows])
-        nodes = np.array(rows)[:, None] * width + np.arange(len(request.ids))
+        nodes = np.array([*places.values()])[:, None] * width + np.arange(len(request.ids))
         runs = {}
-        for i, row in enumerate(rows):
-            if chunk[row][1] < 0:
-                runs[request.runs[-1 - chunk[row][1]]] = i
+        for number, row in enumerate(places):
+            if row >= request.configurations:
+                runs[request.runs[row - request.configurations]] = number
+        numbers = request.treatments[list(places)]
         schedule.extend(make_schedule(plan.treatments, numbers, nodes, runs), 0)
-    edits = schedule.edits(indices)
+    edits, shape = schedule.edits(indices), (len(rows), width)
     if not any(schedule.cuts.values()):
-        return Activity(edits)
-    shape = len(chunk), width
+        return Activity(edits, indices=indices)
     depths = np.broadcast_to(np.arange(width), shape)
     masks = make_masks(wiring.pair, np.full(shape, width), depths, indices)
-    return Activity(edits, schedule.masks(masks, indices))
-
-
-def _by_prompt(chunk: list[Row]) -> Mapping[int, list[int]]:
-    rows: dict[int, list[int]] = {}
-    for row, (prompt, _) in enumerate(chunk):
-        rows.setdefault(prompt, []).append(row)
-    return rows
+    return Activity(edits, schedule.masks(masks, indices), indices=indices)
 
 
 def _chunks(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[list[Row]]:
@@ -175,18 +160,17 @@ def _chunks(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[list[Row]]:
     vocabulary, angles = wiring.model.config.vocab_size, wiring.rotary.angles
     rows: list[Row] = []
     for prompt, request in enumerate(plan.requests):
-        rows += [(prompt, configuration) for configuration in range(len(request.treatments))]
+        rows += [(prompt, configuration) for configuration in range(request.configurations)]
     chunk: dict[Row, None] = {}
     answers = configurations = 0
     chunk_angles: tuple[int, ...] = ()
-    for row in sorted(rows, key=lambda r: len(plan.requests[r[0]].ids)):
-        request = plan.requests[row[0]]
-        runs = [(row[0], -1 - run) for run in request.needs.get(row[1], ())]
-        additions = dict.fromkeys([*runs, row])
+    for prompt, configuration in sorted(rows, key=lambda r: len(plan.requests[r[0]].ids)):
+        request = plan.requests[prompt]
+        additions = dict.fromkeys((prompt, row) for row in request.rows_of(configuration))
         full = (
             len(chunk | additions) * len(request.ids) > budget.tokens
             or (answers + len(request.readouts)) * vocabulary > budget.logits
-            or (budget.prompts is not None and configurations == budget.prompts)
+            or configurations == budget.prompts
             or angles(len(request.ids)) != chunk_angles
         )
         chunk_angles = angles(len(request.ids))
@@ -197,31 +181,3 @@ def _chunks(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[list[Row]]:
         answers, configurations = answers + len(request.readouts), configurations + 1
     if chunk:
         yield list(chunk)
-
-
-def _batch(plan: Plan, chunk: list[Row]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids and positions [row, token], padded on the right, and rows of the readout tokens.
-
-    Causal attention never sees padding on the right, so it needs no mask. The padding repeats the
-    last token, since models warn about padding tokens without a mask.
-    """
-    width = max(len(plan.requests[p].ids) for p, _ in chunk)
-    ids = np.zeros((len(chunk), width), dtype=np.int64)
-    leaves = []
-    for row, (prompt, configuration) in enumerate(chunk):
-        request = plan.requests[prompt]
-        ids[row, : len(request.ids)], ids[row, len(request.ids) :] = request.ids, request.ids[-1]
-        leaves += [row * width + readout for readout in request.readouts if configuration >= 0]
-    return ids, np.tile(np.arange(width), (len(chunk), 1)), np.array(leaves, dtype=np.int64)
-
-
-def _labels(plan: Plan, chunk: list[Row]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Prompt, configuration and readout of each answer; runs have none."""
-    rows: list[tuple[int, int, int]] = []
-    for prompt, configuration in chunk:
-        if configuration >= 0:
-            n = len(plan.requests[prompt].readouts)
-            rows += [(prompt, configuration, readout) for readout in range(n)]
-    labels = torch.tensor(rows, dtype=torch.int64).reshape(-1, 3)
-    prompts, configurations, readouts = labels.unbind(1)
-    return prompts, configurations, readouts

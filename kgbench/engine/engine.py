@@ -11,13 +11,14 @@ import torch
 from jaxtyping import Float
 
 from kgbench.data import Prompt
-from kgbench.engine.batch_rows import read_activations, rows_sizes, run_rows
+from kgbench.engine.batch_rows import read_activations, run_rows
 from kgbench.engine.edits import Hook, Treatment
 from kgbench.engine.forward import Wiring
 from kgbench.engine.memory import less_at_once
-from kgbench.engine.packed import packed_sizes, run_packed
-from kgbench.engine.plan import Answers, Budget, Plan, make_plan
-from kgbench.engine.sequential import run_sequential, sequential_sizes
+from kgbench.engine.packed import run_packed
+from kgbench.engine.plan import Answers, Budget, Chunk, Plan, make_plan
+from kgbench.engine.selftest import packed_agrees, stages_agree
+from kgbench.engine.sequential import run_sequential
 from kgbench.engine.treatment import Configuration, graft_treatments, parted
 from kgbench.engine.weights import equal_slots
 from kgbench.errors import ModelError, check_choice
@@ -25,17 +26,11 @@ from kgbench.models.in_memory import refuse_hooks
 from kgbench.models.pair import ModelPair, check_pair
 from kgbench.sites import split_grafts
 
-EXECUTORS: Mapping[str, Callable[[Wiring, Plan, Budget], Iterator[Answers]]] = {
+EXECUTORS: Mapping[str, Callable[[Wiring, Plan, Budget], Iterator[Chunk]]] = {
     "packed": run_packed,
     "rows": run_rows,
     "sequential": run_sequential,
 }
-SIZES: Mapping[str, Callable[[Wiring, Plan, Budget], Iterator[int]]] = {
-    "packed": packed_sizes,
-    "rows": rows_sizes,
-    "sequential": sequential_sizes,
-}
-
 
 _CHOSEN: ContextVar[tuple[str, Budget | None]] = ContextVar("chosen", default=("auto", None))
 
@@ -79,13 +74,12 @@ class Engine:
         check_choice("executor", executor, (*EXECUTORS, "auto"))
         self.pair, self.budget = pair, budget or chosen_budget(pair)
         self.executor, self.reason = self._choose(executor)
-        self.wiring = Wiring(pair, staged=self._staged())
+        # Whether layers may compute other rows than others do.
+        staged = self.executor == "packed" and stages_agree(pair)
+        self.wiring = Wiring(pair, staged=staged)
 
     def _choose(self, executor: str) -> tuple[str, str]:
         """The executor, and for `auto` the reason if it is not packed."""
-        # Imported here, since the self-test imports the executors.
-        from kgbench.engine.selftest import packed_agrees
-
         if executor not in ("auto", "packed"):
             return executor, ""
         reason = packed_agrees(self.pair)
@@ -96,12 +90,6 @@ class Engine:
                 f"executor 'packed' cannot run {self.pair.name}: {reason}; take 'auto' or 'rows'"
             )
         return "rows", f"packed: {reason}"
-
-    def _staged(self) -> bool:
-        """Whether layers may compute other rows than others do."""
-        from kgbench.engine.selftest import stages_agree
-
-        return self.executor == "packed" and stages_agree(self.pair)
 
     def plan(
         self,
@@ -177,19 +165,16 @@ class Engine:
             before.update(zip(prompts.tolist(), configurations.tolist(), strict=True))
         left = []
         for number, request in enumerate(plan.requests):
-            if any((number, each) not in before for each in range(len(request.treatments))):
+            if any((number, each) not in before for each in range(request.configurations)):
                 left.append(number)
         rest = replace(plan, requests=tuple(plan.requests[number] for number in left))
-        answers = EXECUTORS[self.executor](self.wiring, rest, self.budget)
-        # Inference mode is left before each yield, so that it does not leak into the caller.
-        while True:
+        for chunk in EXECUTORS[self.executor](self.wiring, rest, self.budget):
+            # Inference mode is left before the yield, so that it does not leak into the caller.
             with torch.inference_mode():
-                chunk = next(answers, None)
-                if chunk is not None and before:
-                    chunk = chunk.within(torch.tensor(left), before)
-            if chunk is None:
-                return
-            yield chunk
+                answers = chunk.answers()
+                if before:
+                    answers = answers.within(torch.tensor(left), before)
+            yield answers
 
     def _shrink(self, plan: Plan, error: RuntimeError) -> None:
         """Halve the token rows of a forward after one of a plan found too little memory.
@@ -199,16 +184,21 @@ class Engine:
         """
         sizes = self.sizes(plan)
         tokens, smaller = min(self.budget.tokens, max(sizes)), self.budget
-        while tokens > 1 and list(SIZES[self.executor](self.wiring, plan, smaller)) == sizes:
+        while tokens > 1 and self.sizes(plan, smaller) == sizes:
             tokens //= 2
             smaller = replace(self.budget, tokens=tokens)
-        possible = list(SIZES[self.executor](self.wiring, plan, smaller)) != sizes
-        less_at_once(self.pair, possible, error)
+        less_at_once(self.pair, self.sizes(plan, smaller) != sizes, error)
         self.budget = smaller
 
-    def sizes(self, plan: Plan) -> list[int]:
-        """Token rows of each chunk that `run` would answer; nothing is computed."""
-        return list(SIZES[self.executor](self.wiring, plan, self.budget))
+    def sizes(self, plan: Plan, budget: Budget | None = None) -> list[int]:
+        """Token rows of each chunk that `run` would answer; nothing is computed.
+
+        Args:
+            plan: The plan.
+            budget: Limits of one forward. Default: the engine's.
+        """
+        chunks = EXECUTORS[self.executor](self.wiring, plan, budget or self.budget)
+        return [chunk.token_rows for chunk in chunks]
 
     @torch.inference_mode()
     def activations(
@@ -239,7 +229,7 @@ class Engine:
         first = plan.requests[0]
         shape = (
             len(plan.requests),
-            len(first.treatments),
+            first.configurations,
             len(first.readouts),
             self.pair.recipient.config.vocab_size,
         )

@@ -25,7 +25,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -111,6 +111,16 @@ class Activity:
     indices: Indices = field(default_factory=Indices)
     """Index arrays of the batch, those of edits and masks among them."""
 
+    def __or__(self, other: Activity) -> Activity:
+        """Those of other layers of the batch too."""
+        return Activity(
+            {**self.edits, **other.edits},
+            {**self.masks, **other.masks},
+            {**self.overwritten, **other.overwritten},
+            {**self.sources, **other.sources},
+            self.indices,
+        )
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -119,11 +129,6 @@ class Weights:
     table: UInt8[np.ndarray, "treatment slot"]
     heads: Mapping[int, UInt8[np.ndarray, "treatment head"]] = field(default_factory=dict)
     """Those of single attention heads by slot, as in `Plan.heads`."""
-
-    def of(self, treatment: int) -> Weights:
-        """Those of one treatment."""
-        place = slice(treatment, treatment + 1)
-        return Weights(self.table[place], {slot: sets[place] for slot, sets in self.heads.items()})
 
     def by_head(self, slot: int, count: int) -> UInt8[np.ndarray, "treatment head"]:
         """Weight set of each of the heads of a slot."""
@@ -401,7 +406,7 @@ def treated(
     """
     with wiring.pair.lock:
         plans = _treatments(wiring, weights, tokens, readout, activity or Activity(), stages)
-        with installed({**plans, **_rotary_at(wiring, length)}.items()):
+        with installed({**plans, **_rotary_at(wiring, length)}):
             yield wiring.model
 
 
@@ -455,7 +460,7 @@ def _treatments(
     for layer, needed in mlp_rows.items():
         module = wiring.model.get_submodule(_mlp(wiring, layer))
         at_rows[module] = _at_rows(module.forward, indices.add(needed), counts[layer])
-    plans = _plans(wiring, override, activity, at_rows)
+    plans = replacements(wiring, override, activity.edits, activity.masks, at_rows)
     for stage in stages:
         rows, entering = indices.add(stage.rows), indices.add(stage.entering)
         for layer in stage.layers:
@@ -608,7 +613,7 @@ def _override(
     socket: Socket,
     forwards: Sequence[Forward],
     split: Split | Fusion | Mixture,
-    n: int | None = None,
+    n: int,
     read: Index | None = None,
 ) -> Forward | None:
     """Replacement of a module's forward in a batch of `n` tokens; None if the original serves.
@@ -660,24 +665,25 @@ def _called(
 def one_treatment(
     wiring: Wiring,
     weights: Weights,
+    number: int = 0,
     activity: Activity | None = None,
     length: int | None = None,
 ) -> Iterator[nn.Module]:
-    """The recipient with one treatment for all tokens, for the sequential executor.
+    """The recipient with one of the treatments for all tokens, for the sequential executor.
 
     Deliberately naive: each slice of a fused projection, and each head of any, comes from a full
     output of its weight set.
     """
 
     def override(socket: Socket, forwards: Sequence[Forward]) -> Forward:
-        of_slots = [forwards[int(weights.table[0, slot])] for slot in socket.slots]
+        of_slots = [forwards[int(weights.table[number, slot])] for slot in socket.slots]
         slices = list(zip(socket.columns, of_slots, strict=False))  # without columns, of one slot
         heads: list[tuple[int, int, Forward]] = []
         for slot, columns in zip(socket.slots, _columns(socket, weights), strict=True):
             component = wiring.slots.sites[slot][1]
             if slot in weights.heads:
                 count = n_heads(wiring.pair, component)
-                sets = weights.by_head(slot, count)[0].tolist()
+                sets = weights.by_head(slot, count)[number].tolist()
                 if component == "o":
                     heads = [(head, count, forwards[chosen]) for head, chosen in enumerate(sets)]
                 else:
@@ -700,76 +706,55 @@ def one_treatment(
         return forward
 
     with wiring.pair.lock:
-        plans = _plans(wiring, override, activity or Activity())
-        with installed({**plans, **_rotary_at(wiring, length)}.items()):
+        activity = activity or Activity()
+        plans = replacements(wiring, override, activity.edits, activity.masks)
+        with installed({**plans, **_rotary_at(wiring, length)}):
             yield wiring.model
 
 
 @contextmanager
-def reading(
-    wiring: Wiring, readout: Readout, length: int | None = None, indices: Indices | None = None
-) -> Iterator[nn.Module]:
-    """The unmodified recipient, with the head computed at readout rows only."""
-    read = (indices or Indices()).add(readout)
-
-    def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
-        return _override(socket, forwards, Split(0, ()), None, read) if socket.is_head else None
-
-    with wiring.pair.lock:
-        plans = dict(_by_socket(wiring.sockets, override))
-        with installed({**plans, **_rotary_at(wiring, length)}.items()):
-            yield wiring.model
-
-
-@contextmanager
-def installed(forwards: Iterable[tuple[nn.Module, Callable[..., object] | None]]) -> Iterator[None]:
+def installed(forwards: Mapping[nn.Module, Callable[..., object] | None]) -> Iterator[None]:
     """Replace forwards of modules, and restore them on exit, also after an exception.
 
     None leaves a module unchanged. A replacement shadows the class's method in the instance's
     dictionary; an instance that already has a `forward` there (such as one of accelerate) gets it
     back.
     """
-    before: list[tuple[nn.Module, Mapping[str, object]]] = []
-    # Replacements bind original forwards, so all are built before any is installed: a pair may use
-    # one model in two roles.
-    plans = list(forwards)
+    before: dict[nn.Module, Mapping[str, object]] = {}
     try:
-        for module, forward in plans:
+        for module, forward in forwards.items():
             if forward is not None:
-                entry: dict[str, object] = {}
-                if "forward" in module.__dict__:
-                    entry["forward"] = module.__dict__["forward"]
-                before.append((module, entry))
-                module.__dict__["forward"] = forward
+                entry = module.__dict__
+                before[module] = {"forward": entry["forward"]} if "forward" in entry else {}
+                entry["forward"] = forward
         yield
     finally:
-        for module, original in reversed(before):
+        for module, original in before.items():
             module.__dict__.pop("forward", None)
             module.__dict__.update(original)
 
 
-def _by_socket(
-    sockets: Sequence[Socket], override: Callable[[Socket, Sequence[Forward]], Forward | None]
-) -> Iterator[tuple[nn.Module, Forward | None]]:
-    for socket in sockets:
-        forwards = [module.forward for module in socket.modules]
-        yield socket.modules[0], override(socket, forwards)
-
-
-def _plans(
+def replacements(
     wiring: Wiring,
     override: Callable[[Socket, Sequence[Forward]], Forward | None],
-    activity: Activity,
+    edits: Mapping[Hook, Callable[[Tensor], Tensor]] = MappingProxyType({}),
+    masks: Mapping[int, Callable[[], Tensor]] = MappingProxyType({}),
     others: Mapping[nn.Module, Callable[..., object]] = MappingProxyType({}),
 ) -> dict[nn.Module, Callable[..., object] | None]:
     """Replacements for the sockets' modules and for edited layers, their attention and MLP.
 
     A module may be both, such as a norm after attention; the edit then wraps the socket's forward.
-    So it does with `others`, replacements of modules that are no sockets.
+
+    Args:
+        wiring: The pair's sockets.
+        override: Replacement of a socket, given the forwards of its weight sets.
+        edits: As in `Activity`.
+        masks: As in `Activity`.
+        others: Replacements of modules that are no sockets, which edits wrap as well.
     """
-    plans: dict[nn.Module, Callable[..., object] | None] = dict(
-        _by_socket(wiring.sockets, override)
-    )
+    plans: dict[nn.Module, Callable[..., object] | None] = {}
+    for socket in wiring.sockets:
+        plans[socket.modules[0]] = override(socket, [each.forward for each in socket.modules])
     plans.update(others)
 
     def edit(path: str, **changes: Any) -> None:
@@ -778,12 +763,12 @@ def _plans(
             plans[module] = edited(plans.get(module) or module.forward, **changes)
 
     family, home = wiring.pair.family, wiring.pair.device
-    for layer in sorted({hook.layer for hook in activity.edits} | set(activity.masks)):
+    for layer in sorted({hook.layer for hook in edits} | set(masks)):
         path = f"{family.layers}.{layer}"
         device = _device(wiring.model.get_submodule(path), home)
-        at = {point: activity.edits.get(Hook(layer, point)) for point in (*POINTS, HEADS)}
+        at = {point: edits.get(Hook(layer, point)) for point in (*POINTS, HEADS)}
         edit(path, before=at["resid_pre"], after=at["resid_post"])
-        edit(f"{path}.{family.attending}", mask=_mask_on(device, activity.masks.get(layer)))
+        edit(f"{path}.{family.attending}", mask=_mask_on(device, masks.get(layer)))
         edit(f"{path}.{family.attention}", after=at["attn_out"])
         if at[HEADS] is not None:
             edit(family.path(layer, "o"), before=at[HEADS])

@@ -17,16 +17,16 @@ from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from kgbench.data import Prompt
 from kgbench.engine.edits import Hook
 from kgbench.engine.engine import chosen_budget
-from kgbench.engine.forward import Forward, Socket, Wiring, edited, installed
+from kgbench.engine.forward import Forward, Socket, Wiring, installed, replacements
 from kgbench.engine.memory import less_at_once
 from kgbench.engine.plan import Budget
-from kgbench.engine.treatment import baseline_donor, donor_index
+from kgbench.engine.treatment import donor_index
 from kgbench.errors import InputError
 from kgbench.metrics import Read, read_logprobs
 from kgbench.models.pair import ModelPair
@@ -63,7 +63,7 @@ class Differentiable:
                 "that takes none (see `kgbench ls localizers`)"
             )
         self.pair, self.wiring, self.budget = pair, Wiring(pair), budget or chosen_budget(pair)
-        self.donor = donor_index(pair, baseline_donor(pair))
+        self.donor = donor_index(pair, "sft")
 
     def batches(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
         """Indices of prompts in batches of similar length and equal angles within the budget."""
@@ -135,11 +135,13 @@ class Differentiable:
         """
         batch = self._batch(prompts)
         inputs = {"input_ids": batch.ids, "position_ids": batch.positions, "use_cache": False}
+        edits = {}
+        for hook, touch in (touches or {}).items():
+            edits[hook] = partial(_shaped, touch, batch.ids.shape)
         with self.pair.lock:
-            gated = dict(self._gated(gates or {}, batch))
-            touched = self._touched(touches or {}, gated, batch)
+            gated = replacements(self.wiring, self._gated(gates or {}, batch), edits)
             rotary = self.wiring.rotary.at(batch.ids.shape[1])
-            with installed({**gated, **touched, **rotary}.items()):
+            with installed({**gated, **rotary}):
                 out = functional_call(self.wiring.model, dict(weights or {}), (), inputs)
         logits = (
             out.logits if out.logits.dtype in (torch.float32, torch.float64) else out.logits.float()
@@ -162,43 +164,20 @@ class Differentiable:
 
     def _gated(
         self, gates: Gates, batch: _Batch
-    ) -> Iterator[tuple[nn.Module, Callable[..., Tensor] | None]]:
+    ) -> Callable[[Socket, Sequence[Forward]], Forward | None]:
+        """Replacement of a socket under some gates, given the forwards of its weight sets."""
         ranges = _ranges(gates)
-        for socket in self.wiring.sockets:
+
+        def override(socket: Socket, forwards: Sequence[Forward]) -> Forward | None:
             component = self.wiring.slots.sites[socket.slots[0]][1]
             gate = _Gate.of(socket, gates, ranges, component == "o")
-            recipient, donor = socket.modules[0].forward, socket.modules[self.donor].forward
             if socket.is_head:
-                yield socket.modules[0], partial(_read_out, batch, gate, recipient, donor)
-            else:
-                yield (
-                    socket.modules[0],
-                    None if gate is None else partial(_between, gate, recipient, donor),
-                )
+                return partial(_read_out, batch, gate, forwards[0], forwards[self.donor])
+            if gate is None:
+                return None
+            return partial(_between, gate, forwards[0], forwards[self.donor])
 
-    def _touched(
-        self,
-        touches: Mapping[Hook, Touch],
-        gated: Mapping[nn.Module, Callable[..., Tensor] | None],
-        batch: _Batch,
-    ) -> dict[nn.Module, Callable[..., object]]:
-        by_module: dict[nn.Module, dict[str, Touch]] = {}
-        for hook, touch in touches.items():
-            side = "before" if hook.point == "resid_pre" else "after"
-            touches_of = by_module.setdefault(self._module(hook), {})
-            touches_of[side] = partial(_shaped, touch, batch.ids.shape)
-        # The module of a hook may be gated itself, such as a norm after attention.
-        touched: dict[nn.Module, Callable[..., object]] = {}
-        for module, by_side in by_module.items():
-            forward = gated.get(module) or module.forward
-            touched[module] = edited(forward, by_side.get("before"), by_side.get("after"))
-        return touched
-
-    def _module(self, hook: Hook) -> nn.Module:
-        family = self.pair.family
-        parts = {"attn_out": f".{family.attention}", "mlp_out": f".{family.mlp}"}
-        path = f"{family.layers}.{hook.layer}{parts.get(hook.point, '')}"
-        return self.wiring.model.get_submodule(path)
+        return override
 
 
 @dataclass(frozen=True)
@@ -288,9 +267,6 @@ class _Gate:
             *value.shape[:-1], *[1] * (y.ndim - value.ndim), value.shape[-1]
         ).movedim(1, self.tokens)
 
-    def read_out(self, batch: _Batch) -> _Gate:
-        return _Gate(self.value[batch.rows, batch.tokens], self.at)
-
 
 def _between(
     gate: _Gate, recipient: Forward, donor: Forward, *inputs: Any, **options: Any
@@ -322,11 +298,9 @@ def _read_out(
 ) -> Tensor:
     """Output of the head where answers are read only."""
     final = x[batch.rows, batch.tokens]
-    return (
-        recipient(final)
-        if gate is None
-        else _between(gate.read_out(batch), recipient, donor, final)
-    )
+    if gate is None:
+        return recipient(final)
+    return _between(_Gate(gate.value[batch.rows, batch.tokens], gate.at), recipient, donor, final)
 
 
 def _shaped(touch: Touch, shape: torch.Size, x: Tensor) -> Tensor:

@@ -193,11 +193,9 @@ class _Grafted:
 
     def _decoded(self, regions: Mapping[str, Sequence[int]], n: int) -> Treatment:
         """Treatment of a token after a prompt of `n` tokens."""
-        if self.decode == "base":
-            return token_treatments(self.pair, {"LT": (0,)}, 1, "PRE")[0]
-        if self.decode == "finetuned":
-            graft = self.graft if self.graft == "SFT" else "ALL"
-            return token_treatments(self.pair, {"LT": (0,)}, 1, graft)[0]
+        everywhere = {"base": "PRE", "finetuned": "SFT" if self.graft == "SFT" else "ALL"}
+        if self.decode in everywhere:
+            return token_treatments(self.pair, {"LT": (0,)}, 1, everywhere[self.decode])[0]
         if self.decode == "lt":
             return self._lone({"LT"})
         ends = {}

@@ -17,21 +17,20 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch import Tensor
 
 from kgbench.engine.edits import Treatment
 from kgbench.engine.forward import Activity, Stage, Weights, Wiring, treated
 from kgbench.engine.indices import Indices
 from kgbench.engine.masks import Masks, make_masks
-from kgbench.engine.plan import Answers, Budget, Plan
+from kgbench.engine.plan import Answers, Budget, Chunk, Plan
 from kgbench.engine.schedule import Schedule, make_schedule
 from kgbench.engine.siblings import Siblings, siblings
 from kgbench.engine.tree import END, Tree, grow, size, split
@@ -97,25 +96,12 @@ class Rooted:
         return next(trunk for trunk in self.trunks if layer in trunk.layers)
 
 
-def run_packed(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
-    """Answer a plan chunk by chunk; the models must pass the self-test of this executor."""
+def run_packed(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Chunk]:
+    """Forwards that answer a plan; the models must pass the self-test of this executor."""
     wiring = wiring.scaled(plan.scaled)
     forks = _Forks(plan, wiring)
-    grown: dict[tuple[int, int], Rooted] = {}
-    for chunk in _chunks(wiring, plan, budget):
-        # Trees are kept from one chunk to the next only, so that a plan's number of prompts does
-        # not matter for memory.
-        before, grown = grown, {}
-        for group in chunk:
-            if group.key not in grown:
-                grown[group.key] = before.get(group.key) or _grow(plan, group, forks)
-        yield _answer(wiring, plan, chunk, [grown[group.key] for group in chunk])
-
-
-def packed_sizes(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[int]:
-    """Token rows of each forward of `run_packed`, of which none is computed."""
-    for chunk in _chunks(wiring, plan, budget):
-        yield sum(group.nodes for group in chunk)
+    for groups in _chunks(wiring, plan, budget):
+        yield Chunk(sum(group.nodes for group in groups), partial(_answer, plan, groups, forks))
 
 
 def _groups(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Group]:
@@ -132,34 +118,49 @@ def _groups(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Group]:
         layout = layouts.setdefault(kin.layout, len(layouts))
         if layout == len(divided):
             limit = kin.limit(min(budget.tree, budget.tokens), FEW_KEYS * width)
-            needs = list(map(request.rows_of, range(len(request.treatments))))
+            needs = list(map(request.rows_of, range(request.configurations)))
             most = max(1, budget.logits // (int(read.max()) * vocabulary))
-            divided.append(list(split(request.rows, limit, needs, most, KEYS * width)))
+            divided.append(list(split(request.treatments, limit, needs, most, KEYS * width)))
         for number, (rows, nodes) in enumerate(divided[layout]):
             answers = int(read[rows].sum())
             yield Group(kin, rows, nodes, answers, (layout, number), angles(kin.length))
 
 
-def _grow(plan: Plan, group: Group, forks: _Forks) -> Rooted:
-    rows, runs = group.kin.joint.with_runs(group.rows)
-    tree = group.kin.grow(rows, group.rows)
-    schedule = None
-    if plan.treatments:
-        schedule = make_schedule(plan.treatments, rows, tree.paths, runs)
-    return Rooted(forks.trunks(group.kin, rows, tree), schedule)
-
-
 class _Forks:
-    """The layers from which on treatments of a plan differ."""
+    """Token trees of a plan's groups, and the layers from which on treatments differ."""
 
     def __init__(self, plan: Plan, wiring: Wiring) -> None:
-        self.n_layers = wiring.slots.n_layers
-        self._cut_off: list[Int[np.ndarray, " treatment"]] = []
-        """After each layer but the last, numbers of the treatments, equal if all that they do up to
-        there is equal; empty where layers have no trees of their own."""
-        if wiring.staged:
-            for layer in range(self.n_layers - 1):
-                self._cut_off.append(_cut_off(plan, wiring.slots, layer))
+        self.plan, self.wiring, self.n_layers = plan, wiring, wiring.slots.n_layers
+        self._grown: dict[tuple[int, int], Rooted] = {}
+
+    @cached_property
+    def _cut_off(self) -> list[Int[np.ndarray, " treatment"]]:
+        """Numbers of the treatments, equal if all that they do up to a layer is equal.
+
+        They are of each layer but the last; of none where layers have no trees of their own.
+        """
+        layers = range(self.n_layers - 1) if self.wiring.staged else ()
+        return [_cut_off(self.plan, self.wiring.slots, layer) for layer in layers]
+
+    def rooted(self, groups: Sequence[Group]) -> list[Rooted]:
+        """The groups of a chunk with their trees.
+
+        Trees are kept from one chunk to the next only, so that a plan's number of prompts does not
+        matter for memory.
+        """
+        before, self._grown = self._grown, {}
+        for group in groups:
+            if group.key not in self._grown:
+                self._grown[group.key] = before.get(group.key) or self._grow(group)
+        return [self._grown[group.key] for group in groups]
+
+    def _grow(self, group: Group) -> Rooted:
+        rows, runs = group.kin.joint.with_runs(group.rows)
+        tree, plan = group.kin.grow(rows, group.rows), self.plan
+        schedule = None
+        if plan.treatments:
+            schedule = make_schedule(plan.treatments, rows, tree.paths, runs)
+        return Rooted(self.trunks(group.kin, rows, tree), schedule)
 
     def trunks(
         self, kin: Siblings, rows: Int[np.ndarray, "row token"], forest: Tree
@@ -245,9 +246,8 @@ def _chunks(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[list[Group]]
         yield chunk
 
 
-def _answer(
-    wiring: Wiring, plan: Plan, chunk: Sequence[Group], rooted: Sequence[Rooted]
-) -> Answers:
+def _answer(plan: Plan, chunk: Sequence[Group], forks: _Forks) -> Answers:
+    rooted, wiring = forks.rooted(chunk), forks.wiring
     device, trees, indices = wiring.pair.device, [each.tree for each in rooted], Indices()
     width = max(map(len, trees))
     ids, numbers = (np.zeros((len(chunk), width), dtype=np.int64) for _ in range(2))
@@ -269,7 +269,9 @@ def _answer(
             position_ids=positions.on(device),
             use_cache=False,
         ).logits
-    return Answers(*_labels(chunk), logits, sum(map(len, trees)))
+    labels = [group.kin.labels(group.rows) for group in chunk]
+    prompts, configurations, readouts = torch.from_numpy(np.concatenate(labels, axis=1))
+    return Answers(prompts, configurations, readouts, logits, sum(map(len, trees)))
 
 
 def _masks(
@@ -300,15 +302,7 @@ def _stages(
     for each in rooted:
         starts.update(trunk.layers.start for trunk in each.trunks)
     if len(starts) == 1:
-        by_layer = {layer: partial(masks.of, layer) for layer in masks.own}
-        schedule = _schedule(rooted, masks.width)
-        return [], Activity(
-            schedule.edits(indices),
-            {**by_layer, **schedule.masks(masks, indices)},
-            schedule.overwritten(),
-            schedule.sources(),
-            indices,
-        )
+        return [], _activity(_schedule(rooted, masks.width), masks, masks.own, indices)
     stages: list[Stage] = []
     activity = Activity(indices=indices)
     for start, stop in pairwise([*sorted(starts), wiring.slots.n_layers]):
@@ -317,18 +311,24 @@ def _stages(
         before = [each.trunk(start - 1) for each in rooted] if stages else None
         stages.append(_stage(layers, trunks, before))
         schedule = _schedule(rooted, trunk_masks.width, layers)
-        activity = Activity(
-            {**activity.edits, **schedule.edits(indices)},
-            {
-                **activity.masks,
-                **{layer: partial(trunk_masks.of, layer) for layer in layers},
-                **schedule.masks(trunk_masks, indices),
-            },
-            {**activity.overwritten, **schedule.overwritten()},
-            {**activity.sources, **schedule.sources()},
-            indices,
-        )
+        activity |= _activity(schedule, trunk_masks, layers, indices)
     return stages, activity
+
+
+def _activity(
+    schedule: Schedule, masks: Masks, layers: Collection[int], indices: Indices
+) -> Activity:
+    """Edits, and masks of some layers and of those with cuts."""
+    return Activity(
+        schedule.edits(indices),
+        {
+            **{layer: partial(masks.of, layer) for layer in layers},
+            **schedule.masks(masks, indices),
+        },
+        schedule.overwritten(),
+        schedule.sources(),
+        indices,
+    )
 
 
 def _stage(layers: range, trunks: Sequence[Trunk], before: Sequence[Trunk] | None) -> Stage:
@@ -355,10 +355,3 @@ def _schedule(rooted: Sequence[Rooted], width: int, layers: range | None = None)
                 part = part.within(layers, each.trunk(layers.start).at)
             schedule.extend(part, row * width)
     return schedule
-
-
-def _labels(chunk: Sequence[Group]) -> tuple[Tensor, Tensor, Tensor]:
-    """Prompt, configuration and readout of each leaf, in the order of the leaves."""
-    labels = [group.kin.labels(group.rows) for group in chunk]
-    prompts, configurations, readouts = torch.from_numpy(np.concatenate(labels, axis=1))
-    return prompts, configurations, readouts

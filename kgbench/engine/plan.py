@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 import torch
@@ -22,30 +23,30 @@ class Request:
     """One prompt under all of its configurations."""
 
     ids: tuple[int, ...]
-    treatments: Int[np.ndarray, "configuration token"]
-    """Rows of the plan's table."""
+    treatments: Int[np.ndarray, "row token"]
+    """Rows of the plan's table: of all configurations, followed by those of all runs."""
     readouts: tuple[int, ...]
-    """Tokens whose next-token logits are read out."""
+    """Tokens whose next-token logits are read out, but for runs."""
     runs: tuple[SourceRun, ...] = ()
     """Runs that the configurations copy activations from, in topological order: sources first."""
-    run_treatments: Int[np.ndarray, "run token"] | None = None
-    """Rows of the plan's table, one per token of each run; None without runs."""
     needs: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Indices of the runs that a configuration copies from, directly or through other runs."""
     stem: int | None = None
     """Number of the text that the prompt goes on from; neighbours with the same one share trees."""
 
     @property
-    def rows(self) -> Int[np.ndarray, "row token"]:
-        """Treatments of all configurations, followed by those of all runs."""
-        if self.run_treatments is None:
-            return self.treatments
-        return np.concatenate([self.treatments, self.run_treatments])
+    def configurations(self) -> int:
+        """Number of configurations."""
+        return len(self.treatments) - len(self.runs)
+
+    def read_in(self, row: int) -> tuple[int, ...]:
+        """Tokens that are read out in a row."""
+        return self.readouts if row < self.configurations else ()
 
     def rows_of(self, configuration: int) -> tuple[int, ...]:
-        """The rows of a configuration and of the runs it needs."""
-        n = len(self.treatments)
-        return (configuration, *(n + run for run in self.needs.get(configuration, ())))
+        """The rows of the runs that a configuration needs, and its own."""
+        n = self.configurations
+        return (*(n + run for run in self.needs.get(configuration, ())), configuration)
 
     def with_runs(
         self, configurations: Int[np.ndarray, " configuration"]
@@ -55,15 +56,12 @@ class Request:
         Returns:
             Rows of the plan's table, and the index of each run among these rows.
         """
-        rows = self.treatments[configurations]
-        if self.run_treatments is None:
-            return rows, {}
-        distinct: set[int] = set()
-        for configuration in configurations.tolist():
-            distinct.update(self.needs[configuration])
-        runs = sorted(distinct)
-        index = {self.runs[run]: len(rows) + i for i, run in enumerate(runs)}
-        return np.concatenate([rows, self.run_treatments[runs]]), index
+        needed = set(chain.from_iterable(map(self.rows_of, configurations.tolist())))
+        runs = sorted(row for row in needed if row >= self.configurations)
+        index = {}
+        for place, row in enumerate(runs, len(configurations)):
+            index[self.runs[row - self.configurations]] = place
+        return self.treatments[[*configurations, *runs]], index
 
 
 @dataclass(frozen=True)
@@ -180,6 +178,15 @@ class Answers:
         return Answers(*parts, self.logits[kept.to(self.logits.device)], self.token_rows)
 
 
+@dataclass(frozen=True)
+class Chunk:
+    """One forward of a plan, which is computed when its answers are asked for."""
+
+    token_rows: int
+    """Token rows of the forward, without padding."""
+    answers: Callable[[], Answers]
+
+
 def make_plan(
     slots: Slots,
     prompts: Sequence[Encoded],
@@ -247,17 +254,15 @@ class _Table:
         self, rows: Sequence[Sequence[Treatment]], read: tuple[int, ...], n: int
     ) -> Request:
         numbers = [self._row(row, read) for row in rows]
-        numbered = np.array(numbers, dtype=np.int64).reshape(len(rows), n)
         needs: dict[int, tuple[int, ...]] = {}
         index: dict[SourceRun, int] = {}
         for configuration, row in enumerate(rows):
             runs = [index.setdefault(run, len(index)) for run in sources(row)]
             needs[configuration] = tuple(runs)
-        if not index:
-            return Request((), numbered, read)
         # Runs are never read out, so their final norm and head have no effect.
-        hidden = np.array([self._row(run.treatments, ()) for run in index], dtype=np.int64)
-        return Request((), numbered, read, tuple(index), hidden, needs)
+        numbers += [self._row(run.treatments, ()) for run in index]
+        numbered = np.array(numbers, dtype=np.int64).reshape(len(numbers), n)
+        return Request((), numbered, read, tuple(index), needs)
 
     def _row(self, row: Sequence[Treatment], read: tuple[int, ...]) -> list[int]:
         numbers = []

@@ -174,7 +174,14 @@ def make_schedule(
         nodes: Index of each token in the flattened batch; rows may share nodes of a token tree.
         runs: Row of each run that is copied from.
     """
-    return _Scheduler(treatments, numbers, nodes, runs).schedule()
+    scheduler, seen = _Scheduler(treatments, numbers, nodes, runs), set[int]()
+    for row, of_row in enumerate(numbers.tolist()):
+        for token, number in enumerate(of_row):
+            node, treatment = int(nodes[row, token]), treatments[number]
+            if node not in seen and (treatment.edits or treatment.cuts):
+                scheduler.add(row, token)
+            seen.add(node)
+    return scheduler.schedule
 
 
 @dataclass
@@ -183,36 +190,26 @@ class _Scheduler:
     numbers: np.ndarray
     nodes: np.ndarray
     runs: Mapping[SourceRun, int]
+    schedule: Schedule = field(default_factory=Schedule)
     rounds: dict[tuple[int, Hook], int] = field(default_factory=dict)
     """Last round of edits of each node at each hook, after which its activation is final."""
 
-    def schedule(self) -> Schedule:
-        schedule = Schedule()
-        seen: set[int] = set()
-        for row in range(len(self.numbers)):
-            for token, number in enumerate(self.numbers[row].tolist()):
-                node = int(self.nodes[row, token])
-                treatment = self.treatments[number]
-                if node not in seen and (treatment.edits or treatment.cuts):
-                    self._add(schedule, row, token)
-                seen.add(node)
-        return schedule
-
-    def _add(self, schedule: Schedule, row: int, token: int) -> None:
+    def add(self, row: int, token: int) -> None:
+        """Add the edits and cuts of a token."""
         node = int(self.nodes[row, token])
         treatment = self.treatments[int(self.numbers[row, token])]
         at: dict[Hook, int] = {}
         for edit in treatment.edits:
             at[edit.hook] = self._round(edit, token, at.get(edit.hook, 0))
             basis = edit.basis if isinstance(edit, Copy) else None
-            step = schedule.steps[edit.hook, at[edit.hook], type(edit), basis]
+            step = self.schedule.steps[edit.hook, at[edit.hook], type(edit), basis]
             step.nodes.append(node)
             if isinstance(edit, Copy):
                 step.sources.append(int(self.nodes[self.runs[edit.source], token]))
             else:
                 step.values.append(edit.value)
         for cut in treatment.cuts:
-            schedule.cuts[cut.layer] += [
+            self.schedule.cuts[cut.layer] += [
                 (node, int(self.nodes[row, key])) for key in sorted(cut.keys) if key < token
             ]
 

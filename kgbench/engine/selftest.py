@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -20,7 +20,7 @@ from kgbench.engine.batch_rows import run_rows
 from kgbench.engine.forward import Wiring
 from kgbench.engine.masks import windows
 from kgbench.engine.packed import run_packed
-from kgbench.engine.plan import Answers, Budget, Plan, Request
+from kgbench.engine.plan import Budget, Chunk, Plan, Request
 from kgbench.engine.sequential import run_sequential
 from kgbench.engine.weights import changed
 from kgbench.errors import KgbenchError, LawError, ModelError, python_names
@@ -38,6 +38,9 @@ from kgbench.models.loading import (
 from kgbench.models.pair import ModelPair, once_for_each
 from kgbench.models.placement import DeviceMap
 from kgbench.sites import RECIPIENT, parse_graft
+
+Law = Callable[[ModelPair], str | None]
+"""A check of a family map on a pair: how it is violated, or None."""
 
 _TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3}
 _ROUNDINGS = 2
@@ -79,7 +82,19 @@ def verify_pair(pair: ModelPair) -> None:
     """
     with pair.lock:
         for law in LAWS.values():
-            law(pair)
+            check_law(pair, law)
+
+
+def check_law(pair: ModelPair, law: Law) -> None:
+    """Check one law of a family map.
+
+    Raises:
+        LawError: It is violated.
+    """
+    if broken := law(pair):
+        raise LawError(
+            f"the family map {pair.family.model_type!r} does not fit {pair.name}: {broken}"
+        )
 
 
 @once_for_each
@@ -87,17 +102,15 @@ def _laws_hold(pair: ModelPair) -> None:
     verify_pair(pair)
 
 
-def _everything_is_the_donor(pair: ModelPair) -> None:
+def _everything_is_the_donor(pair: ModelPair) -> str | None:
     """Compare what is grafted with what each model answers by itself, at each token of the probe.
 
     A model that was given in another form than the pair has answered before it was taken apart.
     """
     wiring, ids = Wiring(pair), list(pair.probe)
-    everything = np.arange(len(pair.donors) + 1, dtype=np.uint8)[:, None].repeat(
-        len(wiring.slots), axis=1
-    )
-    treatments = np.arange(len(everything))[:, None].repeat(len(ids), axis=1)
-    plan = Plan(everything, (Request(tuple(ids), treatments, tuple(range(len(ids)))),))
+    everything = _numbered(len(pair.donors) + 1, len(wiring.slots))
+    request = Request(tuple(ids), _numbered(len(everything), len(ids)), tuple(range(len(ids))))
+    plan = Plan(everything.astype(np.uint8), (request,))
     got = _logits(run_rows(wiring, plan, Budget())).reshape(len(everything), len(ids), -1)
     for part, ours in zip((RECIPIENT, *pair.donors), got, strict=True):
         model = pair.donor(part)
@@ -131,10 +144,11 @@ def _everything_is_the_donor(pair: ModelPair) -> None:
             if part == RECIPIENT
             else f"grafting everything is not the donor {part!r}"
         )
-        raise LawError(
-            f"{_map(pair)}: {what}: logits differ by {difference:.3g}; "
+        return (
+            f"{what}: logits differ by {difference:.3g}; "
             "a component is missing from the map or misplaced"
         )
+    return None
 
 
 def _largest(first: Tensor, other: Tensor) -> float:
@@ -164,16 +178,9 @@ def stages_agree(pair: ModelPair) -> bool:
             table[treatment, slot] = within and min(1, len(pair.donors))
     n = len(ids)
     treatments = np.array([[0] * n, [1] * n, [2] * n, np.arange(n) % 3])
-    requests = []
-    for length in (n, n - 2):
-        requests.append(Request(tuple(ids[:length]), treatments[:, :length], (length - 1,)))
-    plan = Plan(table, tuple(requests))
-    try:
-        got = _logits(run_packed(Wiring(pair, staged=True), plan, Budget()))
-    except (RuntimeError, ValueError, TypeError, IndexError, KeyError):
-        return False
+    plan = _plan(pair, table, treatments, (0, 2))
     reference = _logits(run_packed(Wiring(pair), plan, Budget()))
-    return float((got - reference).abs().max()) <= tolerance(pair, reference)
+    return _departure(pair, Wiring(pair, staged=True), plan, reference) is None
 
 
 @once_for_each
@@ -185,57 +192,46 @@ def packed_agrees(pair: ModelPair) -> str | None:
             "the model has layers of a kind, or a limit to attention, whose masks are not known "
             f"here ({', '.join(unknown)})"
         )
-    wiring = Wiring(pair)
-    ids = _ids(pair)
-    table = np.array([[0], [min(1, len(pair.donors))]], dtype=np.uint8).repeat(
-        len(wiring.slots), axis=1
-    )
-    n = len(ids)
+    wiring, n = Wiring(pair), len(_ids(pair))
+    table = np.minimum(_numbered(2, len(wiring.slots)), len(pair.donors))
     treatments = np.array([[0] * n, [1] * n, np.arange(n) % 2, [0] * (n - 1) + [1]])
-    plan = Plan(
-        table,
-        (
-            Request(tuple(ids), treatments, (len(ids) - 1,)),
-            Request(tuple(ids[:-2]), treatments[:, :-2], (len(ids) - 3,)),
-        ),
-    )
-    reference = _logits(run_rows(wiring, plan, Budget()))
+    plan = _plan(pair, table, treatments, (0, 2))
+    return _departure(pair, wiring, plan, _logits(run_rows(wiring, plan, Budget())))
+
+
+def _departure(pair: ModelPair, wiring: Wiring, plan: Plan, reference: Tensor) -> str | None:
+    """How the packed executor's answers to a plan differ from a reference; None if they agree."""
     try:
         got = _logits(run_packed(wiring, plan, Budget()))
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
         # Models raise any of these for a mask of unexpected shape.
         return f"the model refuses a 4-D mask ({str(error).splitlines()[0]})"
-    difference = float((got - reference).abs().max())
-    return (
-        None
-        if difference <= tolerance(pair, reference)
-        else f"logits differ by {difference:.3g} from one row per configuration"
-    )
+    if (difference := _largest(got, reference)) <= tolerance(pair, reference):
+        return None
+    return f"logits differ by {difference:.3g} from one row per configuration"
 
 
-def _both_ends_are_named(pair: ModelPair) -> None:
+def _both_ends_are_named(pair: ModelPair) -> str | None:
     outside, model = pair.family.outside, pair.recipient
     if "head" not in outside:
-        raise LawError(f"{_map(pair)}: it does not say where the component 'head' is")
-    for name, end in (
-        ("emb", model.get_input_embeddings()),
-        ("head", model.get_output_embeddings()),
-    ):
+        return "it does not say where the component 'head' is"
+    ends = {"emb": model.get_input_embeddings(), "head": model.get_output_embeddings()}
+    for name, end in ends.items():
         if name in outside and model.get_submodule(outside[name].module) is not end:
-            raise LawError(f"{_map(pair)}: {name!r} is not at {outside[name].module!r}")
+            return f"{name!r} is not at {outside[name].module!r}"
+    return None
 
 
-def _slices_partition(pair: ModelPair) -> None:
+def _slices_partition(pair: ModelPair) -> str | None:
     for socket in Wiring(pair).sockets:
         if socket.columns:
             covered = torch.cat(socket.columns).sort().values
             if not torch.equal(covered, torch.arange(socket.width, device=covered.device)):
-                raise LawError(
-                    f"{_map(pair)}: the slices of a fused projection do not partition its output"
-                )
+                return "the slices of a fused projection do not partition its output"
+    return None
 
 
-def _attention_has_its_roles(pair: ModelPair) -> None:
+def _attention_has_its_roles(pair: ModelPair) -> str | None:
     """Check queries, keys and values by derivatives of the last layer's attention output.
 
     The derivatives are of the output at the last token by each column of the map's queries, keys
@@ -244,37 +240,42 @@ def _attention_has_its_roles(pair: ModelPair) -> None:
     never matters. This holds for any weights.
     """
     if not {"q", "k", "v", "o"} <= set(pair.family.inside):
-        return  # missing components violate another law
+        return None  # missing components violate another law
+    at = {name: f"{name!r} at {place.module!r}" for name, place in pair.family.inside.items()}
     ids = _ids(pair)
     alone, several = _derivatives(pair, ids[:1]), _derivatives(pair, ids)
+    if not (alone and several):
+        return f"{at['o']} reads no values"
     if "ln_2" in several and float(several.pop("ln_2").max()) > 0:
-        raise LawError(
-            f"{_map(pair)}: attention reads 'ln_2' at {_at(pair, 'ln_2')}, which is the norm before "
+        return (
+            f"attention reads {at['ln_2']}, which is the norm before "
             "the MLP; the norm before attention is 'ln_1'"
         )
     earlier = {name: float(rows[:-1].max()) for name, rows in several.items()}
     value = float(alone["v"].max())
     if not value > 0:
-        raise LawError(f"{_map(pair)}: 'v' at {_at(pair, 'v')} holds no values")
+        return f"{at['v']} holds no values"
     for name in alone.keys() - {"v", "ln_2"}:
         if not float(alone[name].max()) <= _NEXT_TO_NOTHING * value:
-            raise LawError(f"{_map(pair)}: {name!r} at {_at(pair, name)} holds values")
+            return f"{at[name]} holds values"
     for queries, keys in (("q", "k"), ("q_norm", "k_norm")):
         if keys in earlier and not earlier[keys] > 0:
-            raise LawError(f"{_map(pair)}: {keys!r} at {_at(pair, keys)} holds no keys")
+            return f"{at[keys]} holds no keys"
         if queries in earlier and not earlier[queries] <= _NEXT_TO_NOTHING * earlier["k"]:
-            raise LawError(f"{_map(pair)}: {queries!r} at {_at(pair, queries)} holds keys")
+            return f"{at[queries]} holds keys"
+    return None
 
 
 def _derivatives(pair: ModelPair, ids: Sequence[int]) -> dict[str, Float[Tensor, "token column"]]:
-    """Absolute derivatives of the input of the last layer's `o` at the last token, by component."""
+    """Absolute derivatives of the input of the last layer's `o` at the last token, by component.
+
+    There are none where the input depends on no component.
+    """
     family, layer = pair.family, pair.n_layers - 1
     outputs: dict[str, Tensor] = {}
     mixed: list[Tensor] = []
-    paths = {}
-    for name in ("q", "k", "v", "q_norm", "k_norm", "ln_2"):
-        if name in family.inside:
-            paths[name] = family.path(layer, name)
+    names = [name for name in ("q", "k", "v", "q_norm", "k_norm", "ln_2") if name in family.inside]
+    paths = {name: family.path(layer, name) for name in names}
     last = pair.recipient.get_submodule(family.path(layer, "o"))
 
     def see(path: str, module: nn.Module, inputs: object, output: Tensor) -> Tensor:
@@ -290,7 +291,7 @@ def _derivatives(pair: ModelPair, ids: Sequence[int]) -> dict[str, Float[Tensor,
         )
         pair.recipient(input_ids=torch.tensor([list(ids)], device=pair.device), use_cache=False)
         if not mixed[0].requires_grad:
-            raise LawError(f"{_map(pair)}: 'o' at {_at(pair, 'o')} reads no values")
+            return {}
         ours = mixed[0].reshape(-1, mixed[0].shape[-1])[-1]
         # Positive weights: contributions of one value through several heads must not cancel.
         weights = 1 + torch.rand(ours.shape, generator=torch.Generator().manual_seed(0))
@@ -316,11 +317,7 @@ def _by_token(pair: ModelPair, name: str, sizes: Tensor) -> Float[Tensor, "token
     return rows.reshape(tokens, -1)
 
 
-def _at(pair: ModelPair, name: str) -> str:
-    return repr(pair.family.inside[name].module)
-
-
-def _the_gate_passes_the_activation(pair: ModelPair) -> None:
+def _the_gate_passes_the_activation(pair: ModelPair) -> str | None:
     """Check that the MLP is linear in `up`, and so that the activation is of `gate`.
 
     In the last layer, -2 times the output of `up` makes the input of `down` as many times as large.
@@ -328,7 +325,7 @@ def _the_gate_passes_the_activation(pair: ModelPair) -> None:
     """
     family, layer = pair.family, pair.n_layers - 1
     if not {"up", "down"} <= set(family.inside):
-        return
+        return None
     place, seen, before = family.inside["up"], list[Tensor](), list[str]()
     ups = pair.recipient.get_submodule(family.path(layer, "up"))
     down = pair.recipient.get_submodule(family.path(layer, "down"))
@@ -351,76 +348,73 @@ def _the_gate_passes_the_activation(pair: ModelPair) -> None:
             input_ids=torch.tensor([_ids(pair)] * 2, device=pair.device), use_cache=False
         )
     if not before:
-        raise LawError(f"{_map(pair)}: 'down' at {_at(pair, 'down')} comes before 'up'")
+        return f"'down' at {family.inside['down'].module!r} comes before 'up'"
     first, other = seen[0].reshape(2, -1).float()
     departure = float((other + 2 * first).abs().max())
     if "gate" in family.inside and not departure <= _LINEAR * float(first.abs().max()):
-        raise LawError(
-            f"{_map(pair)}: the MLP is not linear in 'up' at {_at(pair, 'up')}; 'gate' is the "
+        return (
+            f"the MLP is not linear in 'up' at {place.module!r}; 'gate' is the "
             "projection that passes the activation, and 'up' the one that is multiplied by it"
         )
+    return None
 
 
-def _components_matter(pair: ModelPair) -> None:
-    ids = _ids(pair)
+def _components_matter(pair: ModelPair) -> str | None:
     wiring = Wiring(pair, [lambda path: _Perturbed(pair.recipient.get_submodule(path))])
     components = pair.family.components
     # Row 0 perturbs nothing, row i + 1 component i in all layers.
     table = np.zeros((len(components) + 1, len(wiring.slots)), dtype=np.uint8)
     for slot, (_, component) in enumerate(wiring.slots.sites):
         table[components.index(component) + 1, slot] = 1
-    logits = _logits(run_rows(wiring, _plan(ids, table), Budget()))
+    plan = _plan(pair, table, _numbered(len(table), len(_ids(pair))))
+    logits = _logits(run_rows(wiring, plan, Budget()))
     for component, moved in zip(
         components, (logits[1:] - logits[0]).abs().amax(dim=-1).tolist(), strict=True
     ):
         if not moved > 1e-6:
-            raise LawError(
-                f"{_map(pair)}: component {component!r} does not move the logits "
-                "when it is perturbed"
-            )
+            return f"component {component!r} does not move the logits when it is perturbed"
+    return None
 
 
-def _tokens_are_independent(pair: ModelPair) -> None:
-    wiring, ids = Wiring(pair), _ids(pair)
-    table = np.array([[0], [1]], dtype=np.uint8).repeat(len(wiring.slots), axis=1)
-    plan = Plan(table, (Request(tuple(ids), np.arange(len(ids))[None] % 2, (len(ids) - 1,)),))
+def _tokens_are_independent(pair: ModelPair) -> str | None:
+    wiring = Wiring(pair)
+    plan = _plan(pair, _numbered(2, len(wiring.slots)), np.arange(len(_ids(pair)))[None] % 2)
     together = _logits(run_rows(wiring, plan, Budget()))
     apart = _logits(run_sequential(wiring, plan, Budget()))
-    difference = float((together - apart).abs().max())
-    if not difference <= tolerance(pair, apart):
-        raise LawError(
-            f"{_map(pair)}: grafting every other token is not the same for all tokens at once as "
-            f"for one at a time: logits differ by {difference:.3g}; the input of a module does not "
-            "count tokens in the dimension that the map says"
-        )
+    if (difference := _largest(together, apart)) <= tolerance(pair, apart):
+        return None
+    return (
+        f"grafting every other token is not the same for all tokens at once as "
+        f"for one at a time: logits differ by {difference:.3g}; the input of a module does not "
+        "count tokens in the dimension that the map says"
+    )
 
 
-def _hooks_are_what_is_added(pair: ModelPair) -> None:
+def _hooks_are_what_is_added(pair: ModelPair) -> str | None:
     family = pair.family
+    paths = {name: place.module for name, place in family.inside.items()}
     for name, hook, norm, last, other in (
         ("attention", family.attention, "ln_1_post", "o", "down"),
         ("mlp", family.mlp, "ln_2_post", "down", "o"),
     ):
-        added = norm if norm in family.inside else last
-        within = family.inside[added].module if added in family.inside else ""
-        without = family.inside[other].module if other in family.inside else ""
-        if not _holds(hook, within) or _holds(hook, without):
-            raise LawError(
-                f"{_map(pair)}: {name!r} is {hook!r}, where it should be the module whose output "
-                "is added to the stream: "
-                + (
-                    f"the norm {within!r}"
-                    if norm in family.inside
-                    else f"{within!r} or one that holds it, and not {without!r}"
-                )
-            )
+        added, without = paths.get(norm, paths.get(last, "")), paths.get(other, "")
+        if _holds(hook, added) and not _holds(hook, without):
+            continue
+        expected = f"{added!r} or one that holds it, and not {without!r}"
+        if norm in paths:
+            expected = f"the norm {added!r}"
+        return (
+            f"{name!r} is {hook!r}, where it should be the module whose output is added to the "
+            f"stream: {expected}"
+        )
+    return None
 
 
 def _holds(module: str, part: str) -> bool:
     return f"{part}.".startswith(f"{module}.")
 
 
-LAWS: Mapping[str, Callable[[ModelPair], None]] = {
+LAWS: Mapping[str, Law] = {
     "embeddings and head are named": _both_ends_are_named,
     "slices partition what is fused": _slices_partition,
     "grafting everything is the donor, grafting nothing the recipient": _everything_is_the_donor,
@@ -452,24 +446,31 @@ def _ids(pair: ModelPair) -> list[int]:
     return (ids * _TOKENS)[: max(_TOKENS, min(len(ids), 2 * _TOKENS))]
 
 
-def _plan(ids: Sequence[int], table: np.ndarray) -> Plan:
-    """One prompt with one configuration per row of the table, the same at all tokens."""
-    treatments = np.arange(len(table))[:, None].repeat(len(ids), axis=1)
-    return Plan(table, (Request(tuple(ids), treatments, (len(ids) - 1,)),))
+def _numbered(rows: int, columns: int) -> Int[np.ndarray, "row column"]:
+    """The number of its row in each cell."""
+    numbers: np.ndarray = np.indices((rows, columns))[0]
+    return numbers
 
 
-def _logits(answers: Iterator[Answers]) -> Float[Tensor, "answer vocabulary"]:
+def _plan(
+    pair: ModelPair, table: np.ndarray, treatments: np.ndarray, shorter: Sequence[int] = (0,)
+) -> Plan:
+    """The probe under some treatments [configuration, token], each time shorter by some tokens."""
+    requests = []
+    for n in (treatments.shape[1] - less for less in shorter):
+        requests.append(Request(tuple(_ids(pair)[:n]), treatments[:, :n], (n - 1,)))
+    return Plan(table.astype(np.uint8), tuple(requests))
+
+
+def _logits(chunks: Iterator[Chunk]) -> Float[Tensor, "answer vocabulary"]:
     """Logits of all answers in the order of prompt and configuration."""
     logits: list[Tensor] = []
     labels: list[tuple[int, int]] = []
-    for chunk in answers:
-        logits.append(chunk.logits)
-        labels += zip(chunk.prompt.tolist(), chunk.configuration.tolist(), strict=True)
+    for chunk in chunks:
+        part = chunk.answers()
+        logits.append(part.logits)
+        labels += zip(part.prompt.tolist(), part.configuration.tolist(), strict=True)
     return torch.cat(logits)[sorted(range(len(labels)), key=labels.__getitem__)]
-
-
-def _map(pair: ModelPair) -> str:
-    return f"the family map {pair.family.model_type!r} does not fit {pair.name}"
 
 
 # --------------------------------------------------------------------------------------- loading

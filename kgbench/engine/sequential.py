@@ -17,66 +17,57 @@ from transformers import DynamicCache
 from kgbench.engine.edits import Add, Copy, Edit, Hook, SourceRun, Treatment
 from kgbench.engine.forward import Activity, Weights, Wiring, one_treatment
 from kgbench.engine.masks import known_windows
-from kgbench.engine.plan import Answers, Budget, Plan, Request
+from kgbench.engine.plan import Answers, Budget, Chunk, Plan
 
 Kept = dict[tuple[Hook, int], Tensor]
 """Activations [1, 1, width] of one run by hook and token."""
 
 
-def run_sequential(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Answers]:
+def run_sequential(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Chunk]:
     """Answer a plan one prompt and configuration at a time; the budget is ignored.
 
     Raises:
         NotApplicableError: The plan has cuts, and the models limit attention in an unknown way.
     """
     wiring = wiring.scaled(plan.scaled)
-    edited: set[Hook] = set()
-    for treatment in plan.treatments:
-        edited.update(edit.hook for edit in treatment.edits)
-    hooks = sorted(edited)
-    for prompt, request in enumerate(plan.requests):
-        sources: dict[SourceRun, Kept] = {}
-        rows = request.run_treatments if request.run_treatments is not None else ()
-        for source, row in zip(request.runs, rows, strict=True):
-            sources[source] = {}
-            _Pass(wiring, plan, request, sources, hooks).logits(row, sources[source])
-        for configuration, row in enumerate(request.treatments):
-            read = _Pass(wiring, plan, request, sources, hooks).logits(row, {})
-            n = len(request.readouts)
-            labels = torch.full((n,), prompt), torch.full((n,), configuration), torch.arange(n)
-            yield Answers(
-                *labels, torch.stack([read[token] for token in request.readouts]), len(request.ids)
-            )
+    for number, request in enumerate(plan.requests):
+        prompt = _Prompt(wiring, plan, number)
+        for configuration in range(request.configurations):
+            yield Chunk(len(request.ids), partial(prompt.answers, configuration))
 
 
-def sequential_sizes(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[int]:
-    """Token rows of each answer of `run_sequential`, of which none is computed."""
-    for request in plan.requests:
-        yield from [len(request.ids)] * len(request.treatments)
+class _Prompt:
+    """Runs over one prompt."""
 
+    def __init__(self, wiring: Wiring, plan: Plan, number: int) -> None:
+        self.wiring, self.plan, self.number = wiring, plan, number
+        self.request = plan.requests[number]
+        self.kept: dict[SourceRun, Kept] = {}
+        edited: set[Hook] = set()
+        for treatment in plan.treatments:
+            edited.update(edit.hook for edit in treatment.edits)
+        self.hooks = sorted(edited)
 
-class _Pass:
-    """One run over a prompt."""
-
-    def __init__(
-        self,
-        wiring: Wiring,
-        plan: Plan,
-        request: Request,
-        sources: Mapping[SourceRun, Kept],
-        hooks: list[Hook],
-    ) -> None:
-        self.wiring, self.plan, self.request = wiring, plan, request
-        self.kept, self.hooks = sources, hooks
+    def answers(self, configuration: int) -> Answers:
+        """Those under a configuration, after the runs that any configuration copies from."""
+        request = self.request
+        if not self.kept:
+            rows = request.treatments[request.configurations :]
+            for source, row in zip(request.runs, rows, strict=True):
+                self.kept[source] = {}
+                self.logits(row, self.kept[source])
+        read, n = self.logits(request.treatments[configuration], {}), len(request.readouts)
+        labels = torch.full((n,), self.number), torch.full((n,), configuration), torch.arange(n)
+        logits = torch.stack([read[token] for token in request.readouts])
+        return Answers(*labels, logits, len(request.ids))
 
     def logits(self, row: np.ndarray, keep: Kept) -> dict[int, Tensor]:
         """Logits [vocabulary] of each token; fills `keep` with the activations at all hooks."""
         cache = DynamicCache(config=self.wiring.model.config)
-        read: dict[int, Tensor] = {}
+        weights, read = Weights(self.plan.table, self.plan.heads), dict[int, Tensor]()
         for token, number in enumerate(row.tolist()):
-            weights = Weights(self.plan.table, self.plan.heads).of(number)
             activity = self._activity(number, token, keep)
-            with one_treatment(self.wiring, weights, activity, len(row)) as model:
+            with one_treatment(self.wiring, weights, number, activity, len(row)) as model:
                 ids = torch.tensor([[self.request.ids[token]]], device=self.wiring.pair.device)
                 logits = model(input_ids=ids, past_key_values=cache, use_cache=True).logits
             read[token] = logits[0, -1]

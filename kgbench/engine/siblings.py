@@ -56,14 +56,14 @@ class Siblings:
         """Request of each configuration, counted from the first, and its number there."""
         owners = []
         for number, request in enumerate(self.requests):
-            owners += [(number, configuration) for configuration in range(len(request.treatments))]
+            owners += [(number, configuration) for configuration in range(request.configurations)]
         return np.array(owners)
 
     @cached_property
     def n_readouts(self) -> Int[np.ndarray, " configuration"]:
         """Number of readouts of each configuration."""
         read = np.array([len(request.readouts) for request in self.requests])
-        return np.repeat(read, [len(request.treatments) for request in self.requests])
+        return np.repeat(read, [request.configurations for request in self.requests])
 
     def limit(self, nodes: int, keys: int) -> int:
         """Maximum number of nodes of a tree: of several requests, those by which trees cost least.

@@ -9,7 +9,7 @@ import numpy as np
 
 from kgbench.data import Prompt
 from kgbench.engine.edits import Treatment
-from kgbench.engine.treatment import baseline_donor, donor_index, graft_treatments
+from kgbench.engine.treatment import donor_index, graft_treatments
 from kgbench.engine.weights import numel
 from kgbench.models.pair import ModelPair
 from kgbench.sites import (
@@ -73,7 +73,7 @@ def site_treatments(
         sites: Sites with the donor's weights; all others have the recipient's.
         left_out: Graft the complement of the sites among those of the default components.
     """
-    slots, donor = pair.slots, donor_index(pair, baseline_donor(pair))
+    slots, donor = pair.slots, donor_index(pair, "sft")
     inside, outside = (0, donor) if left_out else (donor, 0)
     base = np.zeros(len(slots), dtype=np.uint8)
     base[list(slots.default)] = outside

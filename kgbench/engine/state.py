@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import FunctionType
 from typing import Any
 
@@ -44,30 +44,21 @@ def state_of(pair: ModelPair) -> dict[str, object]:
     prompts whose cached encoding differs from the tokenizer's.
     """
     with pair.lock:
-        return _state_of(pair)
-
-
-def _state_of(pair: ModelPair) -> dict[str, object]:
-    models = {RECIPIENT: pair.recipient, **pair.donors}
-    state = {**process_state(), "the pair's encoded prompts": _misread(pair)}
-    for name, model in models.items():
-        modules = list(model.named_modules())
-        state[f"the configuration of {name}"] = json.dumps(
-            model.config.to_dict(), sort_keys=True, default=str
-        )
-        state[f"the gradients of {name}"] = [
-            (p.requires_grad, p.grad is None) for p in model.parameters()
-        ]
-        state[f"the hooks of {name}"] = [
-            (path, _hook_ids(module, _HOOKS)) for path, module in modules
-        ]
-        state[f"the mode of {name}"] = [(path, module.training) for path, module in modules]
-        state[f"the modules of {name}"] = [(path, _attributes(module)) for path, module in modules]
-        state[f"the buffers of {name}"] = [
-            (path, hash_tensors([(path, buffer)])) for path, buffer in model.named_buffers()
-        ]
-        state[f"{_PLAIN} of {name}"] = _forward(model)
-    return state
+        state = {**process_state(), "the pair's encoded prompts": _misread(pair)}
+        for name, model in {RECIPIENT: pair.recipient, **pair.donors}.items():
+            modules, weights = list(model.named_modules()), list(model.parameters())
+            config = json.dumps(model.config.to_dict(), sort_keys=True, default=str)
+            parts = {
+                "the configuration": config,
+                "the gradients": [(each.requires_grad, each.grad is None) for each in weights],
+                "the hooks": [(path, _hook_ids(module)) for path, module in modules],
+                "the mode": [(path, module.training) for path, module in modules],
+                "the modules": [(path, _attributes(module)) for path, module in modules],
+                "the buffers": [(each[0], hash_tensors([each])) for each in model.named_buffers()],
+                _PLAIN: _forward(model),
+            }
+            state |= {f"{part} of {name}": value for part, value in parts.items()}
+        return state
 
 
 def changes(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[str, ...]:
@@ -102,11 +93,11 @@ def _settings() -> tuple[object, ...]:
     )
 
 
-def _hook_ids(owner: object, names: Iterable[str]) -> list[int]:
-    """Identities of the hooks in some dictionaries of a module."""
+def _hook_ids(module: nn.Module) -> list[int]:
+    """Identities of the hooks of a module."""
     ids: list[int] = []
-    for name in names:
-        ids += map(id, getattr(owner, name).values())
+    for name in _HOOKS:
+        ids += map(id, getattr(module, name).values())
     return ids
 
 

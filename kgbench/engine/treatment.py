@@ -19,7 +19,6 @@ from kgbench.sites import (
     RECIPIENT,
     Graft,
     Positions,
-    Term,
     head_of,
     named_donor,
     parse_graft,
@@ -140,7 +139,7 @@ def _weight_sets(pair: ModelPair, configuration: Configuration) -> _WeightSets:
     if isinstance(configuration, str):
         configuration = parse_configuration(configuration)
     if isinstance(configuration, str):
-        everywhere[:] = 0 if configuration == "PRE" else donor_index(pair, baseline_donor(pair))
+        everywhere[:] = 0 if configuration == "PRE" else donor_index(pair, "sft")
         return _WeightSets(everywhere, ())
     pair.family.check(configuration)
     terms = []
@@ -152,7 +151,11 @@ def _weight_sets(pair: ModelPair, configuration: Configuration) -> _WeightSets:
             if slot is not None and head is None:
                 modules.append(slot)
             elif slot is not None and head is not None:
-                _check_head(pair, term, component, head)
+                if head >= (count := n_heads(pair, component)):
+                    raise InputError(
+                        f"head {head} of {component} in the term '{term}' does not exist: "
+                        f"the model has {count}, 0-{count - 1}"
+                    )
                 heads.append((slot, head))
         if not modules and not heads:
             raise InputError(
@@ -161,15 +164,6 @@ def _weight_sets(pair: ModelPair, configuration: Configuration) -> _WeightSets:
         donor = donor_index(pair, term.donor)
         terms.append(_Sets(term.positions, tuple(modules), tuple(heads), donor))
     return _WeightSets(everywhere, tuple(terms))
-
-
-def _check_head(pair: ModelPair, term: Term, component: str, head: int) -> None:
-    count = n_heads(pair, component)
-    if head >= count:
-        raise InputError(
-            f"head {head} of {component} in the term '{term}' does not exist: "
-            f"the model has {count}, 0-{count - 1}"
-        )
 
 
 def _by_token(
@@ -184,21 +178,22 @@ def _by_token(
             for key in [key for key in heads[token] if key[0] in term.slots]:
                 del heads[token][key]
             heads[token] |= dict.fromkeys(term.heads, term.weight_set)
-    return tuple(
-        Treatment(row.tobytes(), heads=_apart(row, of_token))
-        for row, of_token in zip(table, heads, strict=True)
-    )
+    rows = zip(map(bytes, table), heads, strict=True)
+    return tuple(headed_treatment(row, of_token) for row, of_token in rows)
 
 
-def _apart(
-    row: np.ndarray, heads: Mapping[tuple[int, int], int]
-) -> tuple[tuple[int, int, int], ...]:
-    """Heads whose weight set is not that of their slot."""
-    return tuple(
-        (slot, head, weight_set)
-        for (slot, head), weight_set in sorted(heads.items())
-        if weight_set != row[slot]
-    )
+def headed_treatment(weights: bytes, heads: Mapping[tuple[int, int], int]) -> Treatment:
+    """A treatment by weights alone.
+
+    Args:
+        weights: Weight set of each slot.
+        heads: Weight set of single heads, by slot and head; it may be that of the slot.
+    """
+    apart = []
+    for (slot, head), weight_set in sorted(heads.items()):
+        if weight_set != weights[slot]:
+            apart.append((slot, head, weight_set))
+    return Treatment(weights, heads=tuple(apart))
 
 
 def baseline_donor(pair: ModelPair) -> str:

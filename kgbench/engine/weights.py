@@ -74,14 +74,9 @@ def tensors(pair: ModelPair, model: PreTrainedModel, slot: int) -> tuple[Tensor,
 def changed(pair: ModelPair, name: str | None = None) -> frozenset[int]:
     """Slots whose weights differ between recipient and donor, by default the donor of `SFT`."""
     donor = pair.donor(baseline_donor(pair) if name is None else name)
-
-    def alike(slot: int) -> bool:
-        return all(
-            map(torch.equal, tensors(pair, pair.recipient, slot), tensors(pair, donor, slot))
-        )
-
     with torch.no_grad():
-        return frozenset(slot for slot in range(len(pair.slots)) if not alike(slot))
+        slots = range(len(pair.slots))
+        return frozenset(slot for slot in slots if not _equal(pair, donor, slot, torch.equal))
 
 
 def equal_slots(pair: ModelPair, name: str) -> frozenset[int]:

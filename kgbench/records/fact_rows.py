@@ -70,8 +70,7 @@ def facts_table(columns: Mapping[str, Sequence[Any] | np.ndarray[Any, Any]] | pa
     table = pa.table(data, schema=schema).combine_chunks()
     if missing := [name for name in table.column_names if table[name].null_count]:
         raise DataError(f"per-fact rows: values are missing in {', '.join(missing)}")
-    ordered = is_ordered(table)
-    table = table if ordered else in_order(table)
+    given, table = table, in_order(table)
     wrong = {}
     for field in schema:
         if field.type == pa.float64():
@@ -87,7 +86,7 @@ def facts_table(columns: Mapping[str, Sequence[Any] | np.ndarray[Any, Any]] | pa
                 f"per-fact rows: {what} in {selection.num_rows} of {table.num_rows} rows, first in "
                 f"fact {first['fact']}, prompt {first['prompt']}, configuration {first['graft']}"
             )
-    if not ordered and not is_ordered(table):
+    if table is not given and not is_ordered(table):
         raise DataError("per-fact rows: two rows are of the same prompt, fact, graft and position")
     return table
 

@@ -355,10 +355,11 @@ def read_record(folder: Path) -> StoredRecord:
     """
     try:
         content = _content(folder / RECORD)
-        _check_seal(folder, content)
-        record = parse_record(_parsed(folder / RECORD, content), folder / RECORD, Record)
         if not (folder / FACTS).is_file():
             raise DataError(f"{folder}: {FACTS} is missing")
+        if (folder / SEAL).is_file():
+            _check_seal(folder, content)
+        record = parse_record(_parsed(folder / RECORD, content), folder / RECORD, Record)
         check_facts(folder / FACTS)
     except DataError as error:
         raise DataError(f"{error}; {_REMEDY}") from error
@@ -395,16 +396,12 @@ def _seal(files: Mapping[str, bytes]) -> bytes:
 
 
 def _check_seal(folder: Path, record: bytes) -> None:
-    """Compare the files with what was written, where that is known.
+    """Compare the files with what was written.
 
     Raises:
         DataError: They are not the same.
     """
-    if not (folder / SEAL).is_file():
-        return
     hashes = _parsed(folder / SEAL, _content(folder / SEAL))
-    if not (folder / FACTS).is_file():
-        raise DataError(f"{folder}: {FACTS} is missing")
     for name, content in ((RECORD, record), (FACTS, _content(folder / FACTS))):
         if not isinstance(hashes, dict) or hashes.get(name) != sha256(content).hexdigest():
             raise DataError(

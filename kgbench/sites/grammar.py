@@ -16,11 +16,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from fractions import Fraction
-from types import MappingProxyType
 from typing import NoReturn, TypeVar
 
 from kgbench.errors import GraftSyntaxError
@@ -52,13 +51,17 @@ def complement(positions: str) -> str:
     Raises:
         GraftSyntaxError: The text is not a positions expression.
     """
-    union = _Parser(positions).only_positions()
-    if len(union.atoms) == 1:
-        (atom,) = union.atoms
-        if not atom.complemented:
-            return str(Positions((Atom(atom.of, True),)))
-        return str(atom.of)
-    return f"({union})^C"
+    return str(_others(_Parser(positions).only_positions()))
+
+
+def _others(positions: Positions) -> Positions:
+    """All other tokens."""
+    if len(positions.atoms) > 1:
+        return Positions((Atom(positions, True),))
+    (atom,) = positions.atoms
+    if not atom.complemented:
+        return Positions((Atom(atom.of, True),))
+    return atom.of if isinstance(atom.of, Positions) else Positions((Atom(atom.of),))
 
 
 def complement_graft(graft: Graft) -> Graft | None:
@@ -75,9 +78,7 @@ def complement_graft(graft: Graft) -> Graft | None:
         return None
     first = graft.terms[0]
     if len(graft.terms) == 1 and first.components is None and first.layers is None:
-        return Graft(
-            (replace(first, positions=_Parser(complement(str(first.positions))).only_positions()),)
-        )
+        return Graft((replace(first, positions=_others(first.positions)),))
     everywhere = Term(Positions((Atom("ALL"),)), donor=donors[0])
     # The complement starts from the donor everywhere and exchanges donor and recipient in every
     # term; later terms win in both, so their order stays.
@@ -230,9 +231,15 @@ class _Parser:
         if name is not None and head_of(name.group())[1] is not None:
             self.at = name.end()
             return name.group()
-        names, here = (*GROUPS, *COMPONENTS), {*self.components}
+        names, here, start = (*GROUPS, *COMPONENTS), {*self.components}, self.at
         listed = [name for name in names if here & {*GROUPS.get(name, (name,))}]
-        return self._choice(names, f"a component ({', '.join(listed)})", SYNONYMS)
+        expected = f"a component ({', '.join(listed)})"
+        written = self._match(self._NAME, expected)
+        component = SYNONYMS.get(written, written)
+        if component not in names:
+            last = component.rpartition(".")[2]  # of a module's path, such as mlp.down_proj
+            self._fail(start, _nearest(SYNONYMS.get(last, last), names) or expected)
+        return component
 
     def _layer(self) -> str:
         self._blank()
@@ -267,21 +274,6 @@ class _Parser:
         while self._take(separator):
             items.append(parse_item())
         return items
-
-    def _choice(
-        self,
-        names: Sequence[str],
-        expected: str,
-        synonyms: Mapping[str, str] = MappingProxyType({}),
-    ) -> str:
-        self._blank()
-        start = self.at
-        name = self._match(self._NAME, expected)
-        name = synonyms.get(name, name)
-        if name not in names:
-            last = name.rpartition(".")[2]  # of a module's path, such as mlp.down_proj
-            self._fail(start, _nearest(synonyms.get(last, last), names) or expected)
-        return name
 
     def _match(self, pattern: re.Pattern[str], expected: str) -> str:
         self._blank()

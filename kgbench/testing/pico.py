@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from kgbench.engine.forward import Wiring
-from kgbench.engine.selftest import LAWS, packed_agrees
+from kgbench.engine.selftest import LAWS, check_law, packed_agrees
 from kgbench.errors import KgbenchError
 from kgbench.models.family_map import Family, load_family
 from kgbench.models.infer_family import PROBES, infer_family, random_model, reduced_config
@@ -171,7 +171,7 @@ def try_map(pair: ModelPair) -> Proposal:
     for name, law in LAWS.items():
         try:
             with torch.inference_mode():
-                law(pair)
+                check_law(pair, law)
             laws[name] = None
         except KgbenchError as error:
             laws[name] = str(error)

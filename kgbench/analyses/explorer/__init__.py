@@ -24,9 +24,9 @@ from kgbench.data import Fact, Prompt
 from kgbench.engine import Engine, Treatment
 from kgbench.engine.gradients import graft_effects, head_effects, head_slots
 from kgbench.engine.treatment import (
-    baseline_donor,
     donor_index,
     graft_treatments,
+    headed_treatment,
     parse_configuration,
 )
 from kgbench.errors import InputError, KgbenchError, first_fault
@@ -62,7 +62,7 @@ class Reader:
         self._slots = pair.slots
         self._rows = pair.slots.default
         self._heads = head_slots(pair)
-        self._donor = donor_index(pair, baseline_donor(pair))
+        self._donor = donor_index(pair, "sft")
 
     def read(
         self,
@@ -151,7 +151,7 @@ class Reader:
     def _grafted(self, none: Sequence[Treatment], cells: Iterable[Cell]) -> tuple[Treatment, ...]:
         """The treatment of each token under a graft of cells."""
         weights = [bytearray(treatment.weights) for treatment in none]
-        heads: list[set[tuple[int, int]]] = [set() for _ in none]
+        heads: list[dict[tuple[int, int], int]] = [{} for _ in none]
         rows: list[int | tuple[int, int]] = [*self._rows, *self._heads]
         for token, row in cells:
             if not (0 <= token < len(weights) and 0 <= row < len(rows)):
@@ -161,17 +161,10 @@ class Reader:
                 )
             place = rows[row]
             if isinstance(place, tuple):
-                heads[token].add(place)
+                heads[token][place] = self._donor
             else:
                 weights[token][place] = self._donor
-        treatments = []
-        for weight, of_token in zip(weights, heads, strict=True):
-            apart = list[tuple[int, int, int]]()
-            for slot, head in sorted(of_token):
-                if not weight[slot]:  # else the whole slot is the donor's
-                    apart.append((slot, head, self._donor))
-            treatments.append(Treatment(bytes(weight), heads=tuple(apart)))
-        return tuple(treatments)
+        return tuple(map(headed_treatment, map(bytes, weights), heads))
 
     def _logprobs(
         self, prompt: Prompt, configurations: Sequence[tuple[Treatment, ...]]
