@@ -20,13 +20,7 @@ from transformers.pytorch_utils import Conv1D
 from kgbench.errors import ModelError
 from kgbench.models.checkpoints import Checkpoint, Stored, stored_tensors
 from kgbench.models.family_map import Slots, family_in, output_width
-from kgbench.models.loading import (
-    adapted_donor,
-    model_settings,
-    read_empty,
-    read_model,
-    read_tokenizer,
-)
+from kgbench.models.loading import adapted_donor, model_settings, read_empty, read_tokenizer
 from kgbench.models.lora import LowRank, row_singular_values
 from kgbench.models.tensors import added, put_weight, read_delta
 from kgbench.progress import Progress
@@ -37,6 +31,10 @@ where the checkpoint has none of its own."""
 
 Site = tuple[int | None, str]
 """Layer, None outside the layers, and component; or the name of a tensor that is no component's."""
+
+
+_NO_MATTER = {"_name_or_path", "transformers_version", "dtype", "architectures"}
+"""Settings that change nothing of what a model computes."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +96,13 @@ def difference(
     sites, parts = _sites(base, model)
     pieces: dict[Site, list[_Piece]] = {site: [] for site in sites}
     notes, equal = list[str](), 0
-    before = _reader(base, base, model)
-    after = _reader(finetuned, base, model)
-    embedding, head = (_name(model, kind) for kind in ("input", "output"))
+    before = _reader(base, model)
+    after = (
+        _adapted(finetuned, base, before) if finetuned.is_adapter else _reader(finetuned, model)
+    )
+    paths = {module: path for path, module in model.named_modules()}
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    embedding, head = (f"{paths.get(end)}.weight" for end in ends)
     names = list(dict(model.named_parameters(remove_duplicate=False)))
     if head in names and before(head, None) is None and after(head, None) is None:
         names.remove(head)  # the embeddings in both
@@ -123,7 +125,7 @@ def difference(
             rows = min(len(first), len(second))
             notes.append(f"{shapes}: the first {rows:,} rows are compared")
             first, second = first[:rows], second[:rows]
-        same = isinstance(second, Tensor) and (second is first or _equal(first, second))
+        same = isinstance(second, Tensor) and (second is first or bool((first == second).all()))
         equal += same
         for site, (dim, columns) in parts.get(name, {(None, name): (0, None)}).items():
             ours = first if columns is None else first.index_select(dim, columns)
@@ -136,23 +138,15 @@ def difference(
             pieces.setdefault(site, []).append(piece)
     if progress is not None:
         progress(len(names), len(names), "")
-    changes = [_change(site, of) for site, of in pieces.items() if of]
-    return Difference(
-        base.origin,
-        finetuned.origin,
-        tuple(changes),
-        len(names),
-        equal,
-        tuple(notes),
-        _settings_apart(*places),
-        *_texts_apart(base, finetuned),
-    )
-
-
-def _equal(first: Tensor, second: Tensor) -> bool:
-    if first.dtype != second.dtype:
-        first, second = first.float(), second.float()
-    return torch.equal(first, second)
+    changes = tuple(_change(site, of) for site, of in pieces.items() if of)
+    ours, theirs = map(model_settings, places)
+    settings = {}
+    for name in sorted({*ours, *theirs} - _NO_MATTER):
+        if ours.get(name) != theirs.get(name):
+            settings[name] = ours.get(name), theirs.get(name)
+    texts = _texts_apart(base, finetuned)
+    about = (base.origin, finetuned.origin, changes, len(names), equal)
+    return Difference(*about, tuple(notes), settings, *texts)
 
 
 @dataclass(frozen=True)
@@ -226,30 +220,11 @@ def _sites(
     return (), {}
 
 
-def _name(model: PreTrainedModel, kind: str) -> str:
-    """Name of the weight of a model's input or output embeddings; empty where it has none."""
-    module = getattr(model, f"get_{kind}_embeddings")()
-    names = (f"{name}.weight" for name, each in model.named_modules() if each is module)
-    return next(names, "")
-
-
-def _reader(place: Checkpoint, base: Checkpoint, model: PreTrainedModel) -> Read:
-    """Reads a checkpoint's tensors, one at a time."""
-    if place.is_adapter:
-        whole = _mapped(base)
-        donor = adapted_donor(whole, place.directory, place.origin, base.origin)[0]
-
-        def adapted(name: str, ours: Tensor | None) -> Tensor | LowRank | None:
-            path, _, leaf = name.rpartition(".")
-            module = donor.get_submodule(path)
-            if isinstance(module, LowRank) and leaf == "weight":
-                return module
-            tensor: Tensor = donor.get_parameter(name).detach()
-            return ours if tensor.data_ptr() == whole.get_parameter(name).data_ptr() else tensor
-
-        return adapted
+def _reader(place: Checkpoint, model: PreTrainedModel) -> Read:
+    """Reads the tensors of a checkpoint that is no adapter, one at a time."""
     stored = stored_tensors(place.directory, place.origin)
     keys = _stored_names(place.origin, stored, model)
+    changes = {} if place.delta is None else read_delta(place.delta, place.origin)
 
     def read(name: str, ours: Tensor | None) -> Tensor | None:
         if name not in keys:
@@ -257,32 +232,29 @@ def _reader(place: Checkpoint, base: Checkpoint, model: PreTrainedModel) -> Read
         # Opened each time, since what was read of an open file stays in memory.
         with safe_open(stored[keys[name]].file, "pt") as file:
             tensor: Tensor = file.get_tensor(keys[name])
-        return tensor
+        return tensor.float() + added(*changes[name]) if name in changes else tensor
 
-    if place.delta is None:
-        return read
-    changes = read_delta(place.delta, place.origin)
-
-    def changed(name: str, ours: Tensor | None) -> Tensor | None:
-        tensor = read(name, ours)
-        if tensor is None or name not in changes:
-            return tensor
-        return tensor.float() + added(*changes[name])
-
-    return changed
+    return read
 
 
-def _mapped(base: Checkpoint) -> PreTrainedModel:
-    """A base whose weights stay in its files, of which is read what is looked at."""
-    if base.delta is not None:
-        return read_model(base, "auto", "cpu", "eager")
-    model = read_empty(base, torch.float32, "eager")
-    stored = stored_tensors(base.directory, base.origin)
-    for name, key in _stored_names(base.origin, stored, model).items():
-        with safe_open(stored[key].file, "pt") as file:
-            put_weight(model, name, file.get_tensor(key))
-    model.tie_weights()
-    return model
+def _adapted(place: Checkpoint, base: Checkpoint, before: Read) -> Read:
+    """Reads what an adapter makes of its base, whose weights stay in their files."""
+    whole = read_empty(base, torch.float32, "eager")
+    for name in dict(whole.named_parameters(remove_duplicate=False)):
+        if isinstance(tensor := before(name, None), Tensor):
+            put_weight(whole, name, tensor)
+    whole.tie_weights()
+    donor = adapted_donor(whole, place.directory, place.origin, base.origin)[0]
+
+    def read(name: str, ours: Tensor | None) -> Tensor | LowRank | None:
+        path, _, leaf = name.rpartition(".")
+        module = donor.get_submodule(path)
+        if isinstance(module, LowRank) and leaf == "weight":
+            return module
+        tensor: Tensor = donor.get_parameter(name).detach()
+        return ours if tensor.data_ptr() == whole.get_parameter(name).data_ptr() else tensor
+
+    return read
 
 
 def _stored_names(
@@ -310,20 +282,6 @@ def _stored_names(
     return names
 
 
-_NAMES = ("_name_or_path", "transformers_version", "dtype", "architectures")
-"""Settings that say nothing of what a model computes."""
-
-
-def _settings_apart(base: Checkpoint, finetuned: Checkpoint) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ, with the library's default where a file has none."""
-    ours, theirs = model_settings(base), model_settings(finetuned)
-    apart = {}
-    for name in sorted({*ours, *theirs} - {*_NAMES}):
-        if ours.get(name) != theirs.get(name):
-            apart[name] = ours.get(name), theirs.get(name)
-    return apart
-
-
 def _texts_apart(base: Checkpoint, finetuned: Checkpoint) -> tuple[str, str]:
     """How two tokenizers and their chat templates differ."""
     if finetuned.directory == base.directory:
@@ -332,15 +290,12 @@ def _texts_apart(base: Checkpoint, finetuned: Checkpoint) -> tuple[str, str]:
         ours, theirs = read_tokenizer(base), read_tokenizer(finetuned)
     except ModelError:
         return ("", "") if finetuned.is_adapter else ("one of them has none", "")
-    words, others = ours.get_vocab(), theirs.get_vocab()
     tokens = ""
-    if words != others:
-        more, fewer = len(others.keys() - words.keys()), len(words.keys() - others.keys())
-        tokens = f"{more} tokens added, {fewer} removed"
-        if not more and not fewer:
-            tokens = "tokens have other numbers"
-    elif ours.backend_tokenizer.to_str() != theirs.backend_tokenizer.to_str():
-        tokens = "the same tokens by other rules"
+    if ours.backend_tokenizer.to_str() != theirs.backend_tokenizer.to_str():
+        words, others = ours.get_vocab().keys(), theirs.get_vocab().keys()
+        tokens = f"{len(others - words)} tokens added, {len(words - others)} removed"
+        if words == others:
+            tokens = "the same tokens by other rules or numbers"
     before, after = ours.chat_template, theirs.chat_template
     if before == after:
         return tokens, ""

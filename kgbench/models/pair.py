@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from kgbench.data import Prompt, Question
 from kgbench.errors import InputError, ModelError, RegionError, check_choice
-from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
+from kgbench.models.encoding import Encoded, Encoder
 from kgbench.models.family_map import Family, Slots, written
 from kgbench.models.tensors import hash_tensors, shared_copy
 from kgbench.sites import RECIPIENT, DonorPart, part_of
@@ -185,7 +185,7 @@ class ModelPair:
         with self.lock:
             encoded = encoded or self.encoded(prompt)
             question = Question(prompt, encoded.ids)
-            self._encoded.setdefault(question, EncodedQuestion(encoded))
+            self._encoded.setdefault(question, encoded.withheld())
             return question
 
     @contextmanager
@@ -198,7 +198,7 @@ class ModelPair:
             before = self._encoded
             self._encoded = {**before, **encoded}
             for prompt, tokens in encoded.items():
-                self._encoded[Question(prompt, tokens.ids)] = EncodedQuestion(tokens)
+                self._encoded[Question(prompt, tokens.ids)] = tokens.withheld()
             try:
                 yield
             finally:
