@@ -194,15 +194,9 @@ class ModelPair:
 
         Tokens and regions are known already, and are not the tokenizer's alone.
         """
-        with self.lock:
-            before = self._encoded
-            self._encoded = {**before, **encoded}
-            for prompt, tokens in encoded.items():
-                self._encoded[Question(prompt, tokens.ids)] = tokens.withheld()
-            try:
-                yield
-            finally:
-                self._encoded = before
+        questions = {Question(prompt, each.ids): each.withheld() for prompt, each in encoded.items()}
+        with self.lock, self._read_by({**self._encoded, **encoded, **questions}, self._read):
+            yield
 
     @contextmanager
     def answered_by(self, read: Callable[[Prompt, Encoded, Encoder], Encoded]) -> Iterator[None]:
@@ -211,13 +205,21 @@ class ModelPair:
         Args:
             read: `Readout.read` of one.
         """
-        with self.lock:
-            before = self._encoded, self._read
-            self._encoded, self._read = {}, read
-            try:
-                yield
-            finally:
-                self._encoded, self._read = before
+        with self.lock, self._read_by({}, read):
+            yield
+
+    @contextmanager
+    def _read_by(
+        self,
+        encoded: dict[Prompt, Encoded],
+        read: Callable[[Prompt, Encoded, Encoder], Encoded] | None,
+    ) -> Iterator[None]:
+        before = self._encoded, self._read
+        self._encoded, self._read = encoded, read
+        try:
+            yield
+        finally:
+            self._encoded, self._read = before
 
     def encode(self, prompt: Prompt | str) -> list[int]:
         """Token ids, with BOS where the tokenizer adds one."""
