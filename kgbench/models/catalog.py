@@ -178,12 +178,8 @@ def entry(name: str) -> Entry:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return _plant_entry(read_plant(folder), name)
-    owner, _, last = name.rpartition("/")
-    pairs = {**_pairs(), **_plants()}
-    meant = [each.name for each in pairs.values() if owner and name == each.recipient]
-    candidates = [last, *meant] if owner and last in pairs else meant
     hint = f"No folder has this name either; {_CHECKPOINTS}."
-    raise UnknownNameError("model", name, pairs, hint, candidates=candidates)
+    raise UnknownNameError("model", name, pair_names(), hint)
 
 
 def is_delta(directory: Path) -> bool:
@@ -251,19 +247,13 @@ class _PlantCard(_Part):
     data: _Planted
 
 
-class _PairCard(_Part):
-    identity: str
-    seed: NonNegativeInt
-    scores: dict[str, Any]
-
-
 def read_pair_card(directory: Path) -> dict[str, Any]:
     """The card of a tiny pair or a plant, as its build writes it.
 
     Raises:
         ModelError: It does not read.
     """
-    return _read_card(directory, _PairCard, "a tiny pair or a plant")
+    return _read_card(directory, _Part, "a tiny pair or a plant")
 
 
 def _read_card(directory: Path, kind: type[BaseModel], what: str) -> dict[str, Any]:

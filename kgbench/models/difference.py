@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -97,9 +97,7 @@ def difference(
     pieces: dict[Site, list[_Piece]] = {site: [] for site in sites}
     notes, equal = list[str](), 0
     before = _reader(base, model)
-    after = (
-        _adapted(finetuned, base, before) if finetuned.is_adapter else _reader(finetuned, model)
-    )
+    after = _adapted(finetuned, base, before) if finetuned.is_adapter else _reader(finetuned, model)
     paths = {module: path for path, module in model.named_modules()}
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
     embedding, head = (f"{paths.get(end)}.weight" for end in ends)
@@ -129,28 +127,26 @@ def difference(
         equal += same
         for site, (dim, columns) in parts.get(name, {(None, name): (0, None)}).items():
             ours = first if columns is None else first.index_select(dim, columns)
+            theirs: Any = ours
             if isinstance(second, LowRank):
-                b = second.b if columns is None else second.b[columns]
-                piece = _Piece.of_rows(ours, second.a, b)
-            else:
+                theirs = second.a, second.b if columns is None else second.b[columns]
+            elif not same:
                 theirs = second if columns is None else second.index_select(dim, columns)
-                piece = _Piece.of(ours, ours if same else theirs)
-            pieces.setdefault(site, []).append(piece)
+            pieces.setdefault(site, []).append(_piece(ours, theirs))
     if progress is not None:
         progress(len(names), len(names), "")
     changes = tuple(_change(site, of) for site, of in pieces.items() if of)
-    ours, theirs = map(model_settings, places)
+    mine, other = map(model_settings, places)
     settings = {}
-    for name in sorted({*ours, *theirs} - _NO_MATTER):
-        if ours.get(name) != theirs.get(name):
-            settings[name] = ours.get(name), theirs.get(name)
+    for name in sorted({*mine, *other} - _NO_MATTER):
+        if mine.get(name) != other.get(name):
+            settings[name] = mine.get(name), other.get(name)
     texts = _texts_apart(base, finetuned)
     about = (base.origin, finetuned.origin, changes, len(names), equal)
     return Difference(*about, tuple(notes), settings, *texts)
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(NamedTuple):
     """What a component has of one tensor: its number of weights, and sums of squares."""
 
     weights: int
@@ -161,25 +157,28 @@ class _Piece:
     rank: float | None = None
     full: int | None = None
 
-    @classmethod
-    def of(cls, ours: Tensor, theirs: Tensor) -> _Piece:
-        before = _square(ours)
-        if theirs is ours:
-            return cls(ours.numel(), before)
-        change = theirs.float() - ours.float()
-        square, after = _square(change), 0.0 if before else _square(theirs)
-        if not square or change.ndim != 2:
-            return cls(ours.numel(), before, after, square)
-        gram = change @ change.T if len(change) <= change.shape[1] else change.T @ change
-        return cls(ours.numel(), before, after, square, square**2 / _square(gram), len(gram))
 
-    @classmethod
-    def of_rows(cls, ours: Tensor, a: Tensor, b: Tensor) -> _Piece:
-        """What an adapter's rows add, whose product is not made."""
-        squares = row_singular_values(a, b)[2][1].square()
-        square = float(squares.sum())
-        rank = square**2 / float(squares.square().sum()) if square else None
-        return cls(ours.numel(), _square(ours), square, square, rank, min(ours.shape))
+def _piece(ours: Tensor, theirs: Tensor | tuple[Tensor, Tensor]) -> _Piece:
+    """What a component has of one tensor, from the tensor after it or from an adapter's rows.
+
+    The product of rows is not made.
+    """
+    before = _square(ours)
+    if theirs is ours:
+        return _Piece(ours.numel(), before)
+    fourth = 0.0
+    if isinstance(theirs, tuple):
+        squares = row_singular_values(*theirs)[2][1].square()
+        change, fourth = float(squares.sum()), float(squares.square().sum())
+        after = change
+    else:
+        moved = theirs.float() - ours.float()
+        change, after = _square(moved), 0.0 if before else _square(theirs)
+        if change and moved.ndim == 2:
+            fourth = _square(moved @ moved.T if len(moved) <= moved.shape[1] else moved.T @ moved)
+    if not fourth:
+        return _Piece(ours.numel(), before, after, change)
+    return _Piece(ours.numel(), before, after, change, change**2 / fourth, min(ours.shape))
 
 
 def _square(tensor: Tensor) -> float:

@@ -78,7 +78,6 @@ class Place:
         return torch.arange(width).reshape(blocks, -1)[:, first:last].reshape(-1)
 
 
-
 @dataclass(frozen=True)
 class Family:
     """The map of one model type."""
@@ -132,6 +131,7 @@ class Family:
         Raises:
             ModelError: The map does not fit the model.
         """
+
         def kept(places: Mapping[str, Place], within: str) -> dict[str, Place]:
             present = {}
             for component, place in places.items():

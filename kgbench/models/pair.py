@@ -194,9 +194,12 @@ class ModelPair:
 
         Tokens and regions are known already, and are not the tokenizer's alone.
         """
-        questions = {Question(prompt, each.ids): each.withheld() for prompt, each in encoded.items()}
-        with self.lock, self._read_by({**self._encoded, **encoded, **questions}, self._read):
-            yield
+        with self.lock:
+            tokens = {**self._encoded, **encoded}
+            for prompt, each in encoded.items():
+                tokens[Question(prompt, each.ids)] = each.withheld()
+            with self._read_by(tokens, self._read):
+                yield
 
     @contextmanager
     def answered_by(self, read: Callable[[Prompt, Encoded, Encoder], Encoded]) -> Iterator[None]:
