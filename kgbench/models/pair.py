@@ -165,11 +165,13 @@ class ModelPair:
                             "that was added to a donor and that the recipient does not have; leave "
                             "the fact out"
                         )
-                encoded = self._encoder(prompt)
-                if self._read is not None:
-                    encoded = self._read(prompt, encoded, self._encoder)
-                self._encoded[prompt] = encoded
+                encoded = self._encoded[prompt] = self.encoded_again(prompt)
             return encoded
+
+    def encoded_again(self, prompt: Prompt) -> Encoded:
+        """What `encoded` gives of a prompt that was not read before."""
+        encoded = self._encoder(prompt)
+        return encoded if self._read is None else self._read(prompt, encoded, self._encoder)
 
     def question(self, prompt: Prompt, encoded: Encoded | None = None) -> Question:
         """A prompt without its answer, which reads the same.
