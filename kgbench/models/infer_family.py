@@ -77,6 +77,10 @@ def infer_family(model: PreTrainedModel) -> Family:
     return Family(model.config.model_type, layers, attention, mlp, outside, inside)
 
 
+def _projections(calls: Iterable[_Call]) -> list[_Call]:
+    return [call for call in calls if isinstance(call.module, nn.Linear | Conv1D)]
+
+
 def _paths(calls: Iterable[_Call]) -> list[str]:
     return [call.path for call in calls]
 
@@ -207,10 +211,7 @@ def _inside(
         if within:
             part = attending if path.startswith(f"{attentions[0]}.") else rest
             part.append(replace(call, path=path))
-    projections, mlp = (
-        [call for call in part if isinstance(call.module, nn.Linear | Conv1D)]
-        for part in (attending, rest)
-    )
+    projections, mlp = map(_projections, (attending, rest))
     if len(projections) < 2 or len(mlp) not in (2, 3):
         raise ModelError(
             f"attention has the projections {_paths(projections)} and the MLP "
@@ -363,7 +364,10 @@ def _sizes(heads: int, groups: int, inner: int, head: int) -> dict[str, int]:
         "vocab_size": VOCABULARY,
         "sliding_window": WINDOW,
     }
-    return {name: size for several, size in names.items() for name in several.split()}
+    settings: dict[str, int] = {}
+    for several, size in names.items():
+        settings |= dict.fromkeys(several.split(), size)
+    return settings
 
 
 PROBES = (
