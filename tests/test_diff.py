@@ -18,6 +18,7 @@ from torch import Tensor
 from kgbench.cli import command
 from kgbench.engine.weights import parts, tensors
 from kgbench.errors import ModelError
+from kgbench.models.catalog import zoo_path
 from kgbench.models.checkpoints import locate
 from kgbench.models.difference import Change, Difference, difference
 from kgbench.models.pair import ModelPair
@@ -142,6 +143,35 @@ def test_models_of_two_types_are_refused(tmp_path: Path) -> None:
     base, other = (saved(pico_pair(name), tmp_path / name) for name in ("llama", "gpt2"))
     with pytest.raises(ModelError, match=r"is of type 'llama' and .* of type 'gpt2'"):
         apart(base, other)
+
+
+def test_each_model_goes_by_the_name_of_a_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before finetuning it is the pair's base, after it the pair's finetuned model, also with a
+    folder of one's own as the other; a folder of that name comes first, and a base without a
+    finetuned model is one only as BASE.
+    """
+    monkeypatch.chdir(tmp_path)
+
+    def origins(*names: str) -> tuple[str, str]:
+        answer = CliRunner().invoke(command, ["diff", *names, "--json"])
+        assert not answer.exit_code, answer.output
+        found = json.loads(answer.stdout)
+        return found["base"], found["finetuned"]
+
+    recipient, donor = "zoo:tiny-gemma/recipient", "zoo:tiny-gemma/sft"
+    assert origins("tiny-gemma", "tiny-gemma") == (recipient, donor)
+    plant = "tiny-gemma.one-0"
+    assert origins("tiny-gemma", plant) == (recipient, f"zoo:plants/{plant}")
+    shutil.copytree(str(zoo_path(recipient)), "own")
+    assert origins("tiny-gemma", "own") == (recipient, "local:own")
+    assert origins("own", "tiny-gemma") == ("local:own", donor)
+    shutil.copytree("own", "tiny-gemma")
+    assert origins(recipient, "tiny-gemma") == (recipient, "local:tiny-gemma")
+    assert origins("tiny-gemma") == (recipient, donor)
+    refused = CliRunner().invoke(command, ["diff", "own", "gemma-2b"])
+    assert "gemma-2b has no finetuned model" in str(refused.exception)
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ def _buffer(pair: ModelPair) -> Callable[[], object]:
 
 def _misread(pair: ModelPair) -> Callable[[], object]:
     prompt, before = next(iter(pair._encoded.items()))
-    pair._encoded[prompt] = replace(before, target=before.target + 1)
+    pair._encoded[prompt] = replace(before, first=before.target + 1)
     return partial(pair._encoded.__setitem__, prompt, before)
 
 

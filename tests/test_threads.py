@@ -67,7 +67,7 @@ def test_prompts_that_are_read_otherwise() -> None:
     entered, left = threading.Event(), threading.Event()
 
     def elsewhere() -> None:
-        with pair.read_as({prompt: replace(encoded, target=0)}):
+        with pair.read_as({prompt: replace(encoded, first=0)}):
             entered.set()
             left.wait(timeout=0.2)
 

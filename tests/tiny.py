@@ -61,39 +61,12 @@ def _rotary(share: float) -> dict[str, Any]:
     }
 
 
-_ROTARY = {
-    "ffn_hidden_size": 48,
-    "num_key_value_heads": None,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
-}
 _BASES = {
     kind: {"rope_type": "default", "rope_theta": theta}
     for kind, theta in (("sliding_attention", 10.0), ("full_attention", 10000.0))
 }
 
 TINY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "falcon": {
-        "one group": {**_ROTARY, "bias": True},
-        "groups, two norms": {
-            **_ROTARY,
-            "new_decoder_architecture": True,
-            "num_kv_heads": 2,
-            "tied": False,
-        },
-        "groups, one norm": {
-            **_ROTARY,
-            "new_decoder_architecture": True,
-            "num_kv_heads": 2,
-            "num_ln_in_parallel_attn": 1,
-        },
-        "a group a head, sequential": {
-            **_ROTARY,
-            "multi_query": False,
-            "parallel_attn": False,
-            "bias": True,
-            "attention": "eager",
-        },
-    },
     "gemma": {"tied": {"num_key_value_heads": 1, "head_dim": 12}},
     "gemma2": {
         "capped, windows": {**_NARROW, **_CAPPED},

@@ -37,28 +37,37 @@ def diff_command(
     kgbench diff tiny-gemma -o change.svg          # a pair of kgbench ls models
 
     Args:
-        base (BASE): The model before finetuning, a folder or a Hub id; or the name of a pair.
-        finetuned (FINETUNED): The model after it, or an adapter; not of a pair.
+        base (BASE): The model before finetuning, a folder or a Hub id; of a named pair its base.
+        finetuned (FINETUNED): The model after it, or an adapter; of a named pair its finetuned
+            model.  [default: that of the pair BASE]
         revision: Of Hub checkpoints.
         output (FILE): Draw layers and components into a .png, .svg or .pdf.
         progress: Progress callback.
     """  # noqa: D301 (click reads the character, not its escape)
-    from kgbench.models.catalog import is_name, pair_names
+    from kgbench.models.catalog import entry, is_name, pair_names
     from kgbench.models.checkpoints import locate
     from kgbench.models.difference import difference
     from kgbench.models.loading import pair_sources
-    from kgbench.sites import RECIPIENT
 
     if output is not None:
         picture_kind(output)  # before tensors are read
-    if finetuned is None:
-        if not is_name(base):
-            hint = "Of two checkpoints give both: kgbench diff BASE FINETUNED."
-            raise UnknownNameError("pair", base, pair_names(), hint)
-        sources = pair_sources(base, None, None)[1]
-        base, finetuned = (str(sources.pop(RECIPIENT)), str(next(iter(sources.values()))))
+    if finetuned is None and not is_name(base):
+        hint = "Of two checkpoints give both: kgbench diff BASE FINETUNED."
+        raise UnknownNameError("pair", base, pair_names(), hint)
+
+    def is_pair(name: str) -> bool:
+        # Some finetuned models on the Hub are known by their id, which is a checkpoint's too.
+        is_checkpoint = Path(name).exists() or name in entry(name).donors.values()
+        return finetuned is None or not is_checkpoint
+
+    after = finetuned or base
+    if is_name(base) and is_pair(base):
+        base = entry(base).recipient
+    if is_name(after) and is_pair(after):
+        _, *donors = pair_sources(after, None, None)[1].values()
+        after = str(donors[0])
     first = locate(base, revision)
-    apart = difference(first, locate(finetuned, revision, first), progress)
+    apart = difference(first, locate(after, revision, first), progress)
     parts: list[str | Report] = [_report(apart)]
     if output is not None:
         _draw(apart, output)

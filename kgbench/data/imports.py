@@ -21,8 +21,8 @@ subject nor answer, and all of their columns are kept.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -211,46 +211,51 @@ def fact_table(
     for name, text in templates.items():
         for column in filter(columns.has, parse_template(name, text).fields):
             columns.add(column)
-    complete: list[FactRow] = []
+    texts = columns.texts()
+    identifiers = texts.pop("id", [None] * len(numbered))
+    if of_cases and GROUP in texts:
+        texts[GROUP] = [group or GROUPS[0] for group in texts[GROUP]]
+    complete: list[int] = []
     dropped: dict[str, list[int]] = {}
-    for row in columns.rows():
-        if of_cases and GROUP in row.fields:
-            group = row.fields[GROUP] or GROUPS[0]
-            if group not in GROUPS:
-                expected = f"expected {' or '.join(GROUPS)}, found {group!r}"
-                raise row_error(path, row.line, f"field {GROUP!r}: {expected}")
-            row = replace(row, fields={**row.fields, GROUP: group})
-        if not all(row.fields[name] for name in (subject, object) if name):
-            dropped.setdefault(EMPTY, []).append(row.line)
-        elif not all(row.fields[name] for name in columns.required):
-            dropped.setdefault(NO_VALUE, []).append(row.line)
+    for number, (line, _) in enumerate(numbered):
+        if identifiers[number] == "":
+            expected = "every row needs a text or a number there, or none has ids"
+            raise row_error(path, line, f"field 'id' is empty; {expected}")
+        if of_cases and GROUP in texts and texts[GROUP][number] not in GROUPS:
+            expected = f"expected {' or '.join(GROUPS)}, found {texts[GROUP][number]!r}"
+            raise row_error(path, line, f"field {GROUP!r}: {expected}")
+        lacking = [name for name in columns.required if not texts[name][number]]
+        if lacking:
+            reason = NO_VALUE if {subject, object}.isdisjoint(lacking) else EMPTY
+            dropped.setdefault(reason, []).append(line)
         else:
-            complete.append(row)
+            complete.append(number)
     if not complete:
         needed = ", ".join(map(repr, columns.required))
         expected = "every fact needs a text or a number there"
         raise row_error(path, numbered[0][0], f"no row has all of {needed}; {expected}")
-    if object and all(WHOLE.fullmatch(row.fields[object]) for row in complete):
-        answer = complete[0].fields[object]
+    if object and all(WHOLE.fullmatch(texts[object][number]) for number in complete):
+        answer = texts[object][complete[0]]
         warnings.warn(
             f"{path}: every {object!r} is a fraction, such as {answer}, and asked for as that; "
             f"where {answer[:-2]} is meant, make the column one of whole numbers",
             stacklevel=1,
         )
     incomplete: dict[str, int] = {}
-    for row in complete:
-        for name, text in row.fields.items():
-            if not text:
-                incomplete.setdefault(name, row.line)
-    rows, by_line = [], dict(numbered)
-    for row in complete:
-        fields = {name: text for name, text in row.fields.items() if name not in incomplete}
+    for name, cells in texts.items():
+        if gaps := [numbered[number][0] for number in complete if not cells[number]]:
+            incomplete[name] = gaps[0]
+    names = texts.keys() - incomplete.keys()
+    plain = {columns.fields.get(name) for name in (*names, "id")}
+    rows = []
+    for number in complete:
+        line, row = numbered[number]
+        fields = {name: cells[number] for name, cells in texts.items() if name in names}
         data = {}
-        for column, cell in by_line[row.line].items() if of_cases else ():
-            is_field = any(columns.fields.get(name) == column for name in (*fields, "id"))
-            if not is_field and (value := json_value(cell)) is not None:
+        for column, cell in row.items() if of_cases else ():
+            if column not in plain and (value := json_value(cell)) is not None:
                 data[column] = value
-        rows.append(replace(row, fields=fields, data=data))
+        rows.append(FactRow(line, identifiers[number], fields, data))
     return FactTable(
         path,
         header.get("name", path.stem),
@@ -330,8 +335,8 @@ class _Columns:
         self.fields.setdefault(field, field)
         self.required[field] = None
 
-    def rows(self) -> Iterator[FactRow]:
-        """All rows, with the texts of the fields.
+    def texts(self) -> dict[str, list[str]]:
+        """The texts of each field in all rows; empty for nothing.
 
         Raises:
             DataError: A cell is no text or number; names its line.
@@ -345,17 +350,7 @@ class _Columns:
             for (line, _), text in zip(self.numbered, texts[name], strict=True):
                 if (fault := cell_fault(column, text)) is not None:
                     raise row_error(self.path, line, f"field {column!r}: {fault}")
-        identifiers = texts.pop("id", None)
-        for place, (line, _) in enumerate(self.numbered):
-            identifier = None if identifiers is None else identifiers[place]
-            if identifier == "":
-                raise row_error(
-                    self.path,
-                    line,
-                    "field 'id' is empty; every row needs a text or a number there, or none has "
-                    "ids",
-                )
-            yield FactRow(line, identifier, {field: cells[place] for field, cells in texts.items()})
+        return texts
 
     def _messages(self, numbered: Numbered, cell: Any) -> str:
         try:

@@ -71,12 +71,10 @@ class Question(Prompt):
             ids: Its tokens.
         """
         others = {name: text for name, text in prompt.fact.fields.items() if text != prompt.target}
-        # The dataclass is frozen, and its target is replaced by a property.
-        for name in ("name", "text", "spans", "group", "messages"):
-            object.__setattr__(self, name, getattr(prompt, name))
-        object.__setattr__(self, "fact", Fact(prompt.fact.id, others))
-        object.__setattr__(self, "data", {})  # which may hold the answer
-        object.__setattr__(self, "ids", ids)
+        fact = Fact(prompt.fact.id, others)
+        # The dataclass is frozen, its data may hold the answer, and its target is a property here.
+        vars(self).update(vars(prompt), fact=fact, data={}, ids=ids)
+        vars(self).pop("target", None)
 
     @property
     def target(self) -> str:
@@ -151,7 +149,7 @@ def load_prompts(
         UnknownNameError: No such data set or prompt.
         InputError: The limit is not positive, or a template does not fit the data set.
     """
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+    if limit is not None and (type(limit) is not int or limit < 1):
         raise InputError(
             f"the limit must be a whole number of facts, 1 or more, got {limit!r}; "
             "leave it out for all facts"

@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,7 @@ from kgbench.hub import ANSWER_WITHIN, hub_errors
 from kgbench.resources import read_toml
 
 _NAMED = 12
-"""Most relations that an error lists with their sizes, the largest first."""
-_LISTED = 50
-"""Most relations that a message names; of more only the close matches."""
+"""Most relations that an error lists."""
 
 
 @dataclass(frozen=True)
@@ -119,18 +116,14 @@ def _relation_rows(
     names = [str(cell).strip() for cell in cells]
     relations = Counter(names)
     if relation is None and len(relations) > 1:
-        listed = [f"{name} ({n} rows)" for name, n in relations.most_common(_NAMED)]
-        more = f" and {len(relations) - _NAMED} more" if len(relations) > _NAMED else ""
+        listed = ", ".join(f"{name} ({n} rows)" for name, n in relations.most_common(_NAMED))
         raise InputError(
-            f"{source.name} has {len(relations)} relations, {', '.join(listed)}{more}: choose one "
-            "by --relation"
+            f"{source.name} has {len(relations)} relations, {listed}"
+            f"{', …' if len(relations) > _NAMED else ''}: choose one by --relation"
         )
     chosen = names[0] if relation is None else relation
     if chosen not in relations:
-        near = list(relations)
-        if len(near) > _LISTED:
-            near = get_close_matches(chosen, near)
-        raise UnknownNameError(f"relation of {source.name}", chosen, near)
+        raise UnknownNameError(f"relation of {source.name}", chosen, relations, most=_NAMED)
     name = re.sub(r"[^\w.-]+", "-", f"{source.name}-{chosen}").strip("-")
     return name, [row for row, of in zip(numbered, names, strict=True) if of == chosen]
 

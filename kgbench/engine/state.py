@@ -125,7 +125,7 @@ def _misread(pair: ModelPair) -> list[str]:
     """Prompts whose cached encoding is stale, and questions that differ from their prompts."""
     cache = pair._encoded
     questions = {prompt: code for prompt, code in cache.items() if isinstance(prompt, Question)}
-    reference = {prompt: pair._encoder(prompt) for prompt in cache if prompt not in questions}
+    reference = {prompt: pair.encoded_again(prompt) for prompt in cache if prompt not in questions}
     wrong = [prompt for prompt, code in reference.items() if cache[prompt] != code]
     by_key = {_key(prompt): code for prompt, code in reference.items()}
     for question, code in questions.items():

@@ -140,7 +140,7 @@ def published(name: str) -> Entry | None:
 
 def is_name(name: str) -> bool:
     """Whether it is the name of a pair, a plant or an organism."""
-    return name in {**_pairs(), **_plants(), **_organisms()}
+    return published(name) is not None or name in _organisms()
 
 
 def shipped() -> tuple[str, ...]:
@@ -173,17 +173,13 @@ def entry(name: str) -> Entry:
         UnknownNameError: No pair has this name, and it is the path of no folder.
         ModelError: It is the path of a folder that holds no plant.
     """
-    pairs = {**_pairs(), **_plants()}
-    if is_name(name):
-        return {**pairs, **_organisms()}[name]
+    if (pair := published(name) or _organisms().get(name)) is not None:
+        return pair
     folder = Path(name).expanduser()
     if folder.is_dir():
         return _plant_entry(read_plant(folder), name)
-    owner = name.rpartition("/")[0]
-    ids = {pair: (f"{owner}/{pair}", each.recipient) for pair, each in pairs.items()}
-    candidates = [pair for pair in pairs if owner and name in ids[pair]]
     hint = f"No folder has this name either; {_CHECKPOINTS}."
-    raise UnknownNameError("model", name, pairs, hint, candidates=candidates)
+    raise UnknownNameError("model", name, pair_names(), hint)
 
 
 def is_delta(directory: Path) -> bool:
@@ -202,13 +198,12 @@ def read_delta_card(directory: Path) -> dict[str, Any]:
     Raises:
         ModelError: The folder holds no such donor, or one whose card cannot be read.
     """
-    files = [directory / name for name in ("config.json", "adapter_config.json")]
-    if not is_delta(directory) and any(file.is_file() for file in files):
-        raise ModelError(
-            f"{str(directory)!r} is a checkpoint or an adapter, and --model takes the name of a "
-            f"pair: {_CHECKPOINTS}"
-        )
     if not is_delta(directory):
+        if any(directory.glob("*config.json")):
+            raise ModelError(
+                f"{str(directory)!r} is a checkpoint or an adapter, and --model takes the name of "
+                f"a pair: {_CHECKPOINTS}"
+            )
         raise ModelError(
             f"{str(directory)!r} holds no plant: expected {CARD} and {DELTA}, see 'kgbench zoo "
             "build --help'"
@@ -252,19 +247,13 @@ class _PlantCard(_Part):
     data: _Planted
 
 
-class _PairCard(_Part):
-    identity: str
-    seed: NonNegativeInt
-    scores: dict[str, Any]
-
-
 def read_pair_card(directory: Path) -> dict[str, Any]:
     """The card of a tiny pair or a plant, as its build writes it.
 
     Raises:
         ModelError: It does not read.
     """
-    return _read_card(directory, _PairCard, "a tiny pair or a plant")
+    return _read_card(directory, _Part, "a tiny pair or a plant")
 
 
 def _read_card(directory: Path, kind: type[BaseModel], what: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -20,13 +20,7 @@ from transformers.pytorch_utils import Conv1D
 from kgbench.errors import ModelError
 from kgbench.models.checkpoints import Checkpoint, Stored, stored_tensors
 from kgbench.models.family_map import Slots, family_in, output_width
-from kgbench.models.loading import (
-    adapted_donor,
-    model_settings,
-    read_empty,
-    read_model,
-    read_tokenizer,
-)
+from kgbench.models.loading import adapted_donor, model_settings, read_empty, read_tokenizer
 from kgbench.models.lora import LowRank, row_singular_values
 from kgbench.models.tensors import added, put_weight, read_delta
 from kgbench.progress import Progress
@@ -37,6 +31,10 @@ where the checkpoint has none of its own."""
 
 Site = tuple[int | None, str]
 """Layer, None outside the layers, and component; or the name of a tensor that is no component's."""
+
+
+_NO_MATTER = {"_name_or_path", "transformers_version", "dtype", "architectures"}
+"""Settings that change nothing of what a model computes."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +96,11 @@ def difference(
     sites, parts = _sites(base, model)
     pieces: dict[Site, list[_Piece]] = {site: [] for site in sites}
     notes, equal = list[str](), 0
-    before = _reader(base, base, model)
-    after = _reader(finetuned, base, model)
-    embedding, head = (_name(model, kind) for kind in ("input", "output"))
+    before = _reader(base, model)
+    after = _adapted(finetuned, base, before) if finetuned.is_adapter else _reader(finetuned, model)
+    paths = {module: path for path, module in model.named_modules()}
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    embedding, head = (f"{paths.get(end)}.weight" for end in ends)
     names = list(dict(model.named_parameters(remove_duplicate=False)))
     if head in names and before(head, None) is None and after(head, None) is None:
         names.remove(head)  # the embeddings in both
@@ -123,40 +123,30 @@ def difference(
             rows = min(len(first), len(second))
             notes.append(f"{shapes}: the first {rows:,} rows are compared")
             first, second = first[:rows], second[:rows]
-        same = isinstance(second, Tensor) and (second is first or _equal(first, second))
+        same = isinstance(second, Tensor) and (second is first or bool((first == second).all()))
         equal += same
         for site, (dim, columns) in parts.get(name, {(None, name): (0, None)}).items():
             ours = first if columns is None else first.index_select(dim, columns)
+            theirs: Any = ours
             if isinstance(second, LowRank):
-                b = second.b if columns is None else second.b[columns]
-                piece = _Piece.of_rows(ours, second.a, b)
-            else:
+                theirs = second.a, second.b if columns is None else second.b[columns]
+            elif not same:
                 theirs = second if columns is None else second.index_select(dim, columns)
-                piece = _Piece.of(ours, ours if same else theirs)
-            pieces.setdefault(site, []).append(piece)
+            pieces.setdefault(site, []).append(_piece(ours, theirs))
     if progress is not None:
         progress(len(names), len(names), "")
-    changes = [_change(site, of) for site, of in pieces.items() if of]
-    return Difference(
-        base.origin,
-        finetuned.origin,
-        tuple(changes),
-        len(names),
-        equal,
-        tuple(notes),
-        _settings_apart(*places),
-        *_texts_apart(base, finetuned),
-    )
+    changes = tuple(_change(site, of) for site, of in pieces.items() if of)
+    mine, other = map(model_settings, places)
+    settings = {}
+    for name in sorted({*mine, *other} - _NO_MATTER):
+        if mine.get(name) != other.get(name):
+            settings[name] = mine.get(name), other.get(name)
+    texts = _texts_apart(base, finetuned)
+    about = (base.origin, finetuned.origin, changes, len(names), equal)
+    return Difference(*about, tuple(notes), settings, *texts)
 
 
-def _equal(first: Tensor, second: Tensor) -> bool:
-    if first.dtype != second.dtype:
-        first, second = first.float(), second.float()
-    return torch.equal(first, second)
-
-
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(NamedTuple):
     """What a component has of one tensor: its number of weights, and sums of squares."""
 
     weights: int
@@ -167,25 +157,28 @@ class _Piece:
     rank: float | None = None
     full: int | None = None
 
-    @classmethod
-    def of(cls, ours: Tensor, theirs: Tensor) -> _Piece:
-        before = _square(ours)
-        if theirs is ours:
-            return cls(ours.numel(), before)
-        change = theirs.float() - ours.float()
-        square, after = _square(change), 0.0 if before else _square(theirs)
-        if not square or change.ndim != 2:
-            return cls(ours.numel(), before, after, square)
-        gram = change @ change.T if len(change) <= change.shape[1] else change.T @ change
-        return cls(ours.numel(), before, after, square, square**2 / _square(gram), len(gram))
 
-    @classmethod
-    def of_rows(cls, ours: Tensor, a: Tensor, b: Tensor) -> _Piece:
-        """What an adapter's rows add, whose product is not made."""
-        squares = row_singular_values(a, b)[2][1].square()
-        square = float(squares.sum())
-        rank = square**2 / float(squares.square().sum()) if square else None
-        return cls(ours.numel(), _square(ours), square, square, rank, min(ours.shape))
+def _piece(ours: Tensor, theirs: Tensor | tuple[Tensor, Tensor]) -> _Piece:
+    """What a component has of one tensor, from the tensor after it or from an adapter's rows.
+
+    The product of rows is not made.
+    """
+    before = _square(ours)
+    if theirs is ours:
+        return _Piece(ours.numel(), before)
+    fourth = 0.0
+    if isinstance(theirs, tuple):
+        squares = row_singular_values(*theirs)[2][1].square()
+        change, fourth = float(squares.sum()), float(squares.square().sum())
+        after = change
+    else:
+        moved = theirs.float() - ours.float()
+        change, after = _square(moved), 0.0 if before else _square(theirs)
+        if change and moved.ndim == 2:
+            fourth = _square(moved @ moved.T if len(moved) <= moved.shape[1] else moved.T @ moved)
+    if not fourth:
+        return _Piece(ours.numel(), before, after, change)
+    return _Piece(ours.numel(), before, after, change, change**2 / fourth, min(ours.shape))
 
 
 def _square(tensor: Tensor) -> float:
@@ -226,30 +219,11 @@ def _sites(
     return (), {}
 
 
-def _name(model: PreTrainedModel, kind: str) -> str:
-    """Name of the weight of a model's input or output embeddings; empty where it has none."""
-    module = getattr(model, f"get_{kind}_embeddings")()
-    names = (f"{name}.weight" for name, each in model.named_modules() if each is module)
-    return next(names, "")
-
-
-def _reader(place: Checkpoint, base: Checkpoint, model: PreTrainedModel) -> Read:
-    """Reads a checkpoint's tensors, one at a time."""
-    if place.is_adapter:
-        whole = _mapped(base)
-        donor = adapted_donor(whole, place.directory, place.origin, base.origin)[0]
-
-        def adapted(name: str, ours: Tensor | None) -> Tensor | LowRank | None:
-            path, _, leaf = name.rpartition(".")
-            module = donor.get_submodule(path)
-            if isinstance(module, LowRank) and leaf == "weight":
-                return module
-            tensor: Tensor = donor.get_parameter(name).detach()
-            return ours if tensor.data_ptr() == whole.get_parameter(name).data_ptr() else tensor
-
-        return adapted
+def _reader(place: Checkpoint, model: PreTrainedModel) -> Read:
+    """Reads the tensors of a checkpoint that is no adapter, one at a time."""
     stored = stored_tensors(place.directory, place.origin)
     keys = _stored_names(place.origin, stored, model)
+    changes = {} if place.delta is None else read_delta(place.delta, place.origin)
 
     def read(name: str, ours: Tensor | None) -> Tensor | None:
         if name not in keys:
@@ -257,32 +231,29 @@ def _reader(place: Checkpoint, base: Checkpoint, model: PreTrainedModel) -> Read
         # Opened each time, since what was read of an open file stays in memory.
         with safe_open(stored[keys[name]].file, "pt") as file:
             tensor: Tensor = file.get_tensor(keys[name])
-        return tensor
+        return tensor.float() + added(*changes[name]) if name in changes else tensor
 
-    if place.delta is None:
-        return read
-    changes = read_delta(place.delta, place.origin)
-
-    def changed(name: str, ours: Tensor | None) -> Tensor | None:
-        tensor = read(name, ours)
-        if tensor is None or name not in changes:
-            return tensor
-        return tensor.float() + added(*changes[name])
-
-    return changed
+    return read
 
 
-def _mapped(base: Checkpoint) -> PreTrainedModel:
-    """A base whose weights stay in its files, of which is read what is looked at."""
-    if base.delta is not None:
-        return read_model(base, "auto", "cpu", "eager")
-    model = read_empty(base, torch.float32, "eager")
-    stored = stored_tensors(base.directory, base.origin)
-    for name, key in _stored_names(base.origin, stored, model).items():
-        with safe_open(stored[key].file, "pt") as file:
-            put_weight(model, name, file.get_tensor(key))
-    model.tie_weights()
-    return model
+def _adapted(place: Checkpoint, base: Checkpoint, before: Read) -> Read:
+    """Reads what an adapter makes of its base, whose weights stay in their files."""
+    whole = read_empty(base, torch.float32, "eager")
+    for name in dict(whole.named_parameters(remove_duplicate=False)):
+        if isinstance(tensor := before(name, None), Tensor):
+            put_weight(whole, name, tensor)
+    whole.tie_weights()
+    donor = adapted_donor(whole, place.directory, place.origin, base.origin)[0]
+
+    def read(name: str, ours: Tensor | None) -> Tensor | LowRank | None:
+        path, _, leaf = name.rpartition(".")
+        module = donor.get_submodule(path)
+        if isinstance(module, LowRank) and leaf == "weight":
+            return module
+        tensor: Tensor = donor.get_parameter(name).detach()
+        return ours if tensor.data_ptr() == whole.get_parameter(name).data_ptr() else tensor
+
+    return read
 
 
 def _stored_names(
@@ -310,20 +281,6 @@ def _stored_names(
     return names
 
 
-_NAMES = ("_name_or_path", "transformers_version", "dtype", "architectures")
-"""Settings that say nothing of what a model computes."""
-
-
-def _settings_apart(base: Checkpoint, finetuned: Checkpoint) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ, with the library's default where a file has none."""
-    ours, theirs = model_settings(base), model_settings(finetuned)
-    apart = {}
-    for name in sorted({*ours, *theirs} - {*_NAMES}):
-        if ours.get(name) != theirs.get(name):
-            apart[name] = ours.get(name), theirs.get(name)
-    return apart
-
-
 def _texts_apart(base: Checkpoint, finetuned: Checkpoint) -> tuple[str, str]:
     """How two tokenizers and their chat templates differ."""
     if finetuned.directory == base.directory:
@@ -332,15 +289,12 @@ def _texts_apart(base: Checkpoint, finetuned: Checkpoint) -> tuple[str, str]:
         ours, theirs = read_tokenizer(base), read_tokenizer(finetuned)
     except ModelError:
         return ("", "") if finetuned.is_adapter else ("one of them has none", "")
-    words, others = ours.get_vocab(), theirs.get_vocab()
     tokens = ""
-    if words != others:
-        more, fewer = len(others.keys() - words.keys()), len(words.keys() - others.keys())
-        tokens = f"{more} tokens added, {fewer} removed"
-        if not more and not fewer:
-            tokens = "tokens have other numbers"
-    elif ours.backend_tokenizer.to_str() != theirs.backend_tokenizer.to_str():
-        tokens = "the same tokens by other rules"
+    if ours.backend_tokenizer.to_str() != theirs.backend_tokenizer.to_str():
+        words, others = ours.get_vocab().keys(), theirs.get_vocab().keys()
+        tokens = f"{len(others - words)} tokens added, {len(words - others)} removed"
+        if words == others:
+            tokens = "the same tokens by other rules or numbers"
     before, after = ours.chat_template, theirs.chat_template
     if before == after:
         return tokens, ""

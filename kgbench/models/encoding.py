@@ -26,8 +26,8 @@ class Encoded:
     ids: tuple[int, ...]
     regions: Mapping[str, tuple[int, ...]]
     """Token indices of each region the prompt has."""
-    target: int = field(repr=False)
-    """Id of the first token that `prompt + " " + object` adds to `ids`."""
+    first: int | str = field(repr=False)
+    """Id of the first token that `prompt + " " + object` adds to `ids`; or why it is withheld."""
     blanks: int = 0
     """Tokens at the end of `ids` that are the blank before the object.
 
@@ -40,6 +40,17 @@ class Encoded:
     """As of `kgbench.data.prompts.text_offsets`, in that text."""
     reads: tuple[Read, ...] = field(default=(), repr=False)
     """What is read out; empty for the target after the last token."""
+
+    @property
+    def target(self) -> int:
+        """Id of the first token of the answer.
+
+        Raises:
+            InputError: It is withheld.
+        """
+        if isinstance(self.first, str):
+            raise InputError(self.first)
+        return self.first
 
     @property
     def answer(self) -> tuple[Read, ...]:
@@ -95,49 +106,21 @@ class Encoded:
             regions[name] = tuple(span_tokens(self.text, span, self.offsets, name))
         return regions
 
-    def unanswered(self) -> Encoded:
-        """The same without its target."""
-        return replace(self, target=-1, reads=())
+    def withheld(self, reason: str = WITHHELD) -> Encoded:
+        """The same without its answer, which nothing may ask for.
+
+        Args:
+            reason: Why there is none.
+        """
+        reads = tuple(Read(read.token, ()) for read in self.reads)
+        return replace(self, first=reason, blanks=0, reads=reads)
 
     def without_blanks(self) -> Encoded:
         """The prompt alone, whose target is the blank if there is one."""
         end = len(self.ids) - self.blanks
         regions = {**self.regions, "LT": (end - 1,)}
         target = (*self.ids, self.target)[end]
-        return replace(self, ids=self.ids[:end], regions=regions, target=target, blanks=0)
-
-
-class EncodedQuestion(Encoded):
-    """One prompt as a model reads it, without the answer."""
-
-    def __init__(self, encoded: Encoded, reason: str = WITHHELD) -> None:
-        """Withhold the target.
-
-        Args:
-            encoded: The prompt with its target.
-            reason: Why there is none.
-        """
-        for name in ("ids", "regions", "text", "offsets"):
-            object.__setattr__(self, name, getattr(encoded, name))
-        object.__setattr__(self, "reason", reason)
-        withheld = tuple(Read(read.token, ()) for read in encoded.reads)
-        object.__setattr__(self, "reads", withheld)
-
-    def unanswered(self) -> Encoded:
-        """As it is."""
-        return self
-
-    @property
-    def target(self) -> int:
-        """Withheld.
-
-        Raises:
-            InputError: Always.
-        """
-        raise InputError(vars(self)["reason"])
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Encoded) and (self.ids, self.regions) == (other.ids, other.regions)
+        return replace(self, ids=self.ids[:end], regions=regions, first=target, blanks=0)
 
 
 class Encoder:
@@ -160,6 +143,7 @@ class Encoder:
                 "tokenizer.json"
             )
         self.tokenizer, self.chat_template = tokenizer, chat_template
+        self._name = f"{type(tokenizer).__name__} of {len(tokenizer)} tokens"
         self.before = self.after = ""
         """What the chat template writes around a user's turn."""
         if chat_template:
@@ -222,7 +206,7 @@ class Encoder:
             chat["TPL"] = sorted({*chat["TPL"]}.difference(inside))
             chat["SYS"] += inside if message.role == "system" else []
         framed = replace(prompt, text=text, spans=spans)
-        regions = token_regions(framed, encoding["offset_mapping"], special, tokenizer=self._name())
+        regions = token_regions(framed, encoding["offset_mapping"], special, tokenizer=self._name)
         regions.update({name: at for name, at in chat.items() if at and self.chat_template})
         tokens = {name: tuple(indices) for name, indices in regions.items()}
         if not prompt.target:
@@ -230,7 +214,7 @@ class Encoder:
                 f"fact {prompt.fact.id}, prompt {prompt.name!r} has no answer, whose first token is "
                 "read: give the row a target, or choose a readout that needs none"
             )
-            return EncodedQuestion(Encoded(ids, tokens, -1, 0, text, offsets), reason)
+            return Encoded(ids, tokens, reason, 0, text, offsets)
         answered = _answered(text, prompt.target)
         encoding = self.tokenizer(
             answered, add_special_tokens=not self.chat_template, return_offsets_mapping=True
@@ -241,7 +225,7 @@ class Encoder:
             raise RegionError(
                 f"fact {prompt.fact.id}, prompt {prompt.name!r}: the tokens of the prompt are not "
                 "a prefix of the tokens of prompt and "
-                f"target {prompt.target!r} under {self._name()}, so there is no first target token"
+                f"target {prompt.target!r} under {self._name}, so there is no first target token"
             )
         tokens["LT"] = (first - 1,)
         return Encoded(longer[:first], tokens, longer[first], first - len(ids), text, offsets)
@@ -291,16 +275,13 @@ class Encoder:
         if ids[: len(encoded.ids)] != encoded.ids or len(ids) == len(encoded.ids):
             raise RegionError(
                 f"fact {prompt.fact.id}, prompt {prompt.name!r}: the tokens of the prompt are not "
-                f"a prefix of the tokens of prompt and answer {answer!r} under {self._name()}"
+                f"a prefix of the tokens of prompt and answer {answer!r} under {self._name}"
             )
         return ids[len(encoded.ids) :]
 
     def ids(self, text: str) -> list[int]:
         """Token ids of a text, with BOS where the tokenizer adds one."""
         return list(self.tokenizer(text, add_special_tokens=not self.chat_template)["input_ids"])
-
-    def _name(self) -> str:
-        return f"{type(self.tokenizer).__name__} of {len(self.tokenizer)} tokens"
 
 
 def _answered(text: str, answer: str) -> str:

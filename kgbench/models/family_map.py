@@ -4,19 +4,18 @@ A family file maps a component to a module path, relative to the layer for compo
 layers, or to an object with the fields of `Place`. Where one module computes several components
 (fused projections), the entry gives the slice of the module's *output* that is the component's:
 part `part` of `of` equal parts, or of parts as wide as given numbers; of the whole output or, with
-`per`, of each of that many blocks, such as heads. A number is an integer, the name of one in the
-model's configuration, or one of the map's own `numbers`.
+`per`, of each of that many blocks, such as heads. A number is an integer or the name of one in the
+model's configuration.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.resources import files
 from itertools import product
-from math import gcd
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -56,8 +55,6 @@ class Place:
     """The keyword argument that holds the module's input, where it is not the first argument."""
     optional: bool = False
     """Whether models of this type may lack the component."""
-    otherwise: ModulePath | None = None
-    """The module in models that have none at `module`."""
     also: tuple[ModulePath, ...] = ()
     """Further modules of the component, in models that have them."""
 
@@ -67,43 +64,18 @@ class Place:
         return self.of != 1
 
     def columns(self, width: int, config: object) -> torch.Tensor:
-        """Output columns of the component [column], for an output of `width` columns."""
-        shares, blocks = self._shares(config)
-        pieces = blocks * sum(shares)
-        first = sum(shares[: self.part]) * width // pieces
-        last = sum(shares[: self.part + 1]) * width // pieces
-        return torch.arange(width).reshape(blocks, -1)[:, first:last].reshape(-1)
-
-    def _shares(self, config: object) -> tuple[list[int], int]:
-        """Relative widths of the parts, and the number of blocks.
+        """Output columns of the component [column], for an output of `width` columns.
 
         Raises:
             ModelError: The configuration has no such positive number.
         """
         blocks = 1 if self.per is None else _number(config, self.per)
-        if isinstance(self.of, int):
-            return [1] * self.of, blocks
-        shares = [_number(config, number) for number in self.of]
-        common = gcd(*shares)
-        return [share // common for share in shares], blocks
-
-    def resolved(self, numbers: Mapping[str, int | str], present: bool) -> Place:
-        """The place in one model.
-
-        Args:
-            numbers: The map's own numbers as they are in the model.
-            present: Whether the model has the module; if not, the place is at `otherwise`.
-        """
-        if isinstance(self.of, int):
-            of: int | tuple[int | str, ...] = self.of
-        else:
-            shares = tuple(
-                numbers.get(share, share) if isinstance(share, str) else share for share in self.of
-            )
-            of = len(shares) if len(shares) > len(set(shares)) == 1 else shares
-        per = numbers.get(self.per, self.per) if isinstance(self.per, str) else self.per
-        module = self.module if present or self.otherwise is None else self.otherwise
-        return replace(self, module=module, of=of, per=None if per == 1 else per, otherwise=None)
+        numbers = (1,) * self.of if isinstance(self.of, int) else self.of
+        shares = [_number(config, number) for number in numbers]
+        pieces = blocks * sum(shares)
+        first = sum(shares[: self.part]) * width // pieces
+        last = sum(shares[: self.part + 1]) * width // pieces
+        return torch.arange(width).reshape(blocks, -1)[:, first:last].reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -127,11 +99,6 @@ class Family:
     """
     outside: Mapping[str, Place]
     inside: Mapping[str, Place]
-    numbers: Mapping[str, Mapping[str, int | str]] = field(default_factory=dict)
-    """Numbers of the map's own.
-
-    Each has the value of the first setting of the configuration that is true, or of `otherwise`.
-    """
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -159,21 +126,15 @@ class Family:
         return self.inside["o"].module.rpartition(".")[0]
 
     def fitted(self, model: nn.Module) -> Family:
-        """The map of this model: optional components that it lacks are removed, numbers resolved.
+        """The map of this model: optional components that it lacks are removed.
 
         Raises:
             ModelError: The map does not fit the model.
         """
-        numbers = {}
-        for name, cases in self.numbers.items():
-            settings = (key for key in cases if getattr(model.config, key, None) is True)
-            # Without a last case the name is refused where it is looked up.
-            numbers[name] = cases.get(next(settings, "otherwise"), name)
 
         def kept(places: Mapping[str, Place], within: str) -> dict[str, Place]:
             present = {}
             for component, place in places.items():
-                place = place.resolved(numbers, _has(model, within + place.module))
                 if not place.optional or _has(model, within + place.module):
                     also = tuple(path for path in place.also if _has(model, within + path))
                     present[component] = replace(place, also=also)
@@ -187,7 +148,6 @@ class Family:
             self,
             outside=kept(self.outside, ""),
             inside=kept(self.inside, f"{self.layers}.0."),
-            numbers={},
         )
         for number in range(len(layers)):
             for path in (self.attention, self.mlp):

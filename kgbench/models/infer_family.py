@@ -63,8 +63,7 @@ def infer_family(model: PreTrainedModel) -> Family:
     layers = _layers(model)
     last = f"{layers}.{model.config.num_hidden_layers - 1}"
     calls = _probed(model, _TOKENS)
-    single_calls = _calls_within(_probed(model, 1), last)
-    inside = _inside(model, _calls_within(calls, last), single_calls, last)
+    inside = _inside(model, calls, _probed(model, 1), last)
     parts = []
     for norm, projection in (("ln_1_post", "o"), ("ln_2_post", "down")):
         # What is added to the stream: the norm behind it, or what holds the last projection.
@@ -78,21 +77,12 @@ def infer_family(model: PreTrainedModel) -> Family:
     return Family(model.config.model_type, layers, attention, mlp, outside, inside)
 
 
-def _calls_within(calls: Sequence[_Call], path: str) -> list[_Call]:
-    """Calls of the modules below a path, by their paths relative to it."""
-    within = []
-    for call in calls:
-        if call.path.startswith(f"{path}."):
-            within.append(replace(call, path=call.path.removeprefix(f"{path}.")))
-    return within
+def _projections(calls: Iterable[_Call]) -> list[_Call]:
+    return [call for call in calls if isinstance(call.module, nn.Linear | Conv1D)]
 
 
 def _paths(calls: Iterable[_Call]) -> list[str]:
     return [call.path for call in calls]
-
-
-def _projections(calls: Iterable[_Call]) -> list[_Call]:
-    return [call for call in calls if isinstance(call.module, nn.Linear | Conv1D)]
 
 
 # ---------------------------------------------------------------------- running the model
@@ -207,20 +197,21 @@ def _outside(model: PreTrainedModel, calls: Sequence[_Call], layers: str) -> dic
 def _inside(
     model: PreTrainedModel, calls: Sequence[_Call], single_calls: Sequence[_Call], layer: str
 ) -> dict[str, Place]:
-    """Places of a layer's components, by its calls with several tokens and with a single one."""
-    attentions = []
-    for path, child in model.get_submodule(layer).named_children():
-        if "attention" in type(child).__name__.lower():
-            attentions.append(path)
+    """Places of a layer's components, by all calls with several tokens and with a single one."""
+    children = model.get_submodule(layer).named_children()
+    attentions = [path for path, each in children if "attention" in type(each).__name__.lower()]
     if len(attentions) != 1:
         raise ModelError(
             f"a layer has {len(attentions)} modules of attention, expected one whose class is "
             f"called so: {attentions}"
         )
-    attending = [c for c in calls if c.path.startswith(f"{attentions[0]}.")]
-    projections = _projections(attending)
-    rest = [c for c in calls if c not in attending]
-    mlp = _projections(rest)
+    attending, rest = list[_Call](), list[_Call]()
+    for call in calls:
+        _, within, path = call.path.partition(f"{layer}.")
+        if within:
+            part = attending if path.startswith(f"{attentions[0]}.") else rest
+            part.append(replace(call, path=path))
+    projections, mlp = map(_projections, (attending, rest))
     if len(projections) < 2 or len(mlp) not in (2, 3):
         raise ModelError(
             f"attention has the projections {_paths(projections)} and the MLP "
@@ -228,7 +219,7 @@ def _inside(
             "in attention and two or three in the MLP: mixtures of experts have no map"
         )
     o, down = projections[-1], mlp[-1]
-    alone = {call.path: call.gradient for call in single_calls}
+    alone = {call.module: call.gradient for call in single_calls}
     places = {"o": o.place(), "down": down.place()}
     places |= _attention(model.config, [c for c in attending if c is not o], alone)
     places |= _feed_forward(mlp)
@@ -237,7 +228,7 @@ def _inside(
 
 
 def _attention(
-    config: PreTrainedConfig, calls: Sequence[_Call], alone: Mapping[str, Tensor]
+    config: PreTrainedConfig, calls: Sequence[_Call], alone: Mapping[nn.Module, Tensor]
 ) -> dict[str, Place]:
     """Places of the components of attention, by what the output columns of its modules matter to.
 
@@ -246,13 +237,13 @@ def _attention(
     Args:
         config: The model's configuration.
         calls: Calls of the modules.
-        alone: Their gradients with a single token, by path.
+        alone: Gradients of modules with a single token.
     """
     components: dict[str, Place] = {}
     for call in calls:
         tokens = call.place().tokens if call.gradient.ndim == 4 else 1
         matters = _nonzero(call.gradient.movedim(tokens, 1)[:, :-1])
-        alone_matters = _nonzero(alone[call.path])
+        alone_matters = _nonzero(alone[call.module])
         columns = {"q": ~matters, "k": matters & ~alone_matters, "v": alone_matters}
         roles = {role: c.nonzero()[:, 0] for role, c in columns.items() if c.any()}
         if isinstance(call.module, nn.Linear | Conv1D):
@@ -334,18 +325,16 @@ def _norms(
         "ln_2_post": mlp[-1].output,
     }
     places: dict[str, Place] = {}
-    left = []
-    for call in norms:
-        for name, side in sides.items():
+    left = list(norms)
+    for name, side in sides.items():
+        for call in left:
             normed = call.input if name.endswith("post") else call.output
-            if name not in places and torch.equal(normed.flatten(), side.flatten()):
+            if torch.equal(normed.flatten(), side.flatten()):
                 places[name] = call.place()
+                left.remove(call)
                 break
-        else:
-            left.append(call)
     free = [name for name in sides if name not in places]
-    for name, call in zip(free, left, strict=False):
-        places[name] = call.place()
+    places.update(zip(free, (call.place() for call in left), strict=False))
     return places
 
 
@@ -363,17 +352,21 @@ def _sizes(heads: int, groups: int, inner: int, head: int) -> dict[str, int]:
         inner: Width of the MLP.
         head: Width of a head where the configuration sets one; elsewhere it is 8.
     """
-    settings = {"rotary_dim": 4, "vocab_size": VOCABULARY, "sliding_window": WINDOW}
-    for names, size in (
-        (("hidden_size", "n_embd", "d_model"), 8 * heads),
-        (("num_attention_heads", "n_head", "n_heads", "num_heads"), heads),
-        (_GROUPS, groups),
-        (("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"), inner),
-        (("head_dim", "query_pre_attn_scalar"), head),
-        (("word_embed_proj_dim",), 4 * heads),
-        (("pad_token_id", "bos_token_id", "eos_token_id"), 2),
-    ):
-        settings |= dict.fromkeys(names, size)
+    names = {
+        "hidden_size n_embd d_model": 8 * heads,
+        "num_attention_heads n_head n_heads num_heads": heads,
+        " ".join(_GROUPS): groups,
+        "intermediate_size ffn_dim n_inner ffn_hidden_size": inner,
+        "head_dim query_pre_attn_scalar": head,
+        "word_embed_proj_dim": 4 * heads,
+        "pad_token_id bos_token_id eos_token_id": 2,
+        "rotary_dim": 4,
+        "vocab_size": VOCABULARY,
+        "sliding_window": WINDOW,
+    }
+    settings: dict[str, int] = {}
+    for several, size in names.items():
+        settings |= dict.fromkeys(several.split(), size)
     return settings
 
 

@@ -405,13 +405,13 @@ def _places(sources: Mapping[str, Source], revision: str | None) -> dict[str, Pl
     """Where each model is, the recipient first."""
     places: dict[str, Place] = {}
     for part, source in sources.items():
+        base = places.get(RECIPIENT)
         if not isinstance(source, str | os.PathLike):
             places[part] = HeldModel(source, part)
             continue
-        text, base = os.fspath(source), places.get(RECIPIENT)
         if isinstance(base, HeldModel):
-            base = Checkpoint(Path(text), f"the model in {MEMORY}")
-        places[part] = locate(text, revision, base)
+            base = Checkpoint(Path(source), f"the model in {MEMORY}")
+        places[part] = locate(os.fspath(source), revision, base)
     return places
 
 
@@ -462,10 +462,11 @@ def pair_sources(
         ModelError: No recipient or no donor is named.
     """
     entry = catalog.entry(name) if name else None
-    others = dict(donors or {})
-    first = recipient
-    if first is None and entry is not None:
-        first = entry.recipient
+    others, first = dict(donors or {}), recipient
+    if entry is not None and first is None:
+        first, others = entry.recipient, {**entry.donors, **others}
+        if not others:
+            raise ModelError(no_donor_text(entry.name, entry.dataset))
     if first is None:
         first = next(filter(is_peft, others.values()), None)
     if first is None and others:
@@ -478,12 +479,8 @@ def pair_sources(
             "no model given: name a pair (--model NAME) or its checkpoints (--recipient PATH "
             "--donor sft=PATH)"
         )
-    if entry is not None and recipient is None:
-        others = {**entry.donors, **others}
     if RECIPIENT in others:
         raise ModelError(f"{RECIPIENT!r} is a reserved name and cannot name a donor")
-    if not others and entry is not None and recipient is None:
-        raise ModelError(no_donor_text(entry.name, entry.dataset))
     if not others:
         raise ModelError(
             "no donor given: add --donor sft=PATH, the finetuned checkpoint, or train one with "
@@ -681,9 +678,9 @@ def one_tokenizer(
     """
     folders: dict[str, Checkpoint] = {}
     for part, each in places.items():
-        if isinstance(each, HeldModel):
-            continue
-        if part == RECIPIENT or (each.directory / "tokenizer.json").exists():
+        if isinstance(each, Checkpoint) and (
+            part == RECIPIENT or (each.directory / "tokenizer.json").exists()
+        ):
             folders[part] = each
     first = tokenizer
     if first is None:

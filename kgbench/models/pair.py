@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from kgbench.data import Prompt, Question
 from kgbench.errors import InputError, ModelError, RegionError, check_choice
-from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
+from kgbench.models.encoding import Encoded, Encoder
 from kgbench.models.family_map import Family, Slots, written
 from kgbench.models.tensors import hash_tensors, shared_copy
 from kgbench.sites import RECIPIENT, DonorPart, part_of
@@ -165,11 +165,13 @@ class ModelPair:
                             "that was added to a donor and that the recipient does not have; leave "
                             "the fact out"
                         )
-                encoded = self._encoder(prompt)
-                if self._read is not None:
-                    encoded = self._read(prompt, encoded, self._encoder)
-                self._encoded[prompt] = encoded
+                encoded = self._encoded[prompt] = self.encoded_again(prompt)
             return encoded
+
+    def encoded_again(self, prompt: Prompt) -> Encoded:
+        """What `encoded` gives of a prompt that was not read before."""
+        encoded = self._encoder(prompt)
+        return encoded if self._read is None else self._read(prompt, encoded, self._encoder)
 
     def question(self, prompt: Prompt, encoded: Encoded | None = None) -> Question:
         """A prompt without its answer, which reads the same.
@@ -185,7 +187,7 @@ class ModelPair:
         with self.lock:
             encoded = encoded or self.encoded(prompt)
             question = Question(prompt, encoded.ids)
-            self._encoded.setdefault(question, EncodedQuestion(encoded))
+            self._encoded.setdefault(question, encoded.withheld())
             return question
 
     @contextmanager
@@ -195,14 +197,11 @@ class ModelPair:
         Tokens and regions are known already, and are not the tokenizer's alone.
         """
         with self.lock:
-            before = self._encoded
-            self._encoded = {**before, **encoded}
-            for prompt, tokens in encoded.items():
-                self._encoded[Question(prompt, tokens.ids)] = EncodedQuestion(tokens)
-            try:
+            tokens = {**self._encoded, **encoded}
+            for prompt, each in encoded.items():
+                tokens[Question(prompt, each.ids)] = each.withheld()
+            with self._read_by(tokens, self._read):
                 yield
-            finally:
-                self._encoded = before
 
     @contextmanager
     def answered_by(self, read: Callable[[Prompt, Encoded, Encoder], Encoded]) -> Iterator[None]:
@@ -211,13 +210,21 @@ class ModelPair:
         Args:
             read: `Readout.read` of one.
         """
-        with self.lock:
-            before = self._encoded, self._read
-            self._encoded, self._read = {}, read
-            try:
-                yield
-            finally:
-                self._encoded, self._read = before
+        with self.lock, self._read_by({}, read):
+            yield
+
+    @contextmanager
+    def _read_by(
+        self,
+        encoded: dict[Prompt, Encoded],
+        read: Callable[[Prompt, Encoded, Encoder], Encoded] | None,
+    ) -> Iterator[None]:
+        before = self._encoded, self._read
+        self._encoded, self._read = encoded, read
+        try:
+            yield
+        finally:
+            self._encoded, self._read = before
 
     def encode(self, prompt: Prompt | str) -> list[int]:
         """Token ids, with BOS where the tokenizer adds one."""

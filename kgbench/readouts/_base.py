@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from kgbench.data import Prompt
 from kgbench.errors import InputError, check_choice
-from kgbench.models.encoding import Encoded, EncodedQuestion, Encoder
+from kgbench.models.encoding import Encoded, Encoder
 from kgbench.sites import DECODE
 from kgbench.stats.scores import METRICS
 
@@ -114,7 +114,7 @@ class TextReadout(Readout):
     def read(self, prompt: Prompt, encoded: Encoded, encoder: Encoder) -> Encoded:
         """The prompt alone, whose answer nothing may ask for."""
         alone = encoded.without_blanks() if encoded.blanks else encoded
-        return EncodedQuestion(alone, self.no_objective)
+        return alone.withheld(self.no_objective)
 
     @abstractmethod
     def scores(self, prompt: Prompt, texts: Sequence[str]) -> Sequence[float]:

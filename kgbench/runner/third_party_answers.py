@@ -111,7 +111,7 @@ def request_of(job: Job, method: Method, exchanged: bool = False) -> Request:
         )
     questions = []
     for prompt in prompts:
-        tokens = job.pair.encoded(prompt).unanswered()
+        tokens = job.pair.encoded(prompt).withheld()
         if intervenes and "answer" not in method.needs:
             prompt = replace(prompt, fact=job.pair.question(prompt).fact, target="", data={})
         questions.append((prompt, tokens))

@@ -105,7 +105,7 @@ class Reader:
                 f"the prompt has {len(encoded.ids)} tokens; a map shows {LONGEST} at most"
             )
         if answer is None:
-            encoded = replace(encoded, target=self._likeliest(prompt))
+            encoded = replace(encoded, first=self._likeliest(prompt))
         with self.pair.read_as({prompt: encoded}):
             reading = self._read(prompt, encoded, cells)
         return {**reading, "asked": {"answer": answer or "", "subject": subject or ""}}
