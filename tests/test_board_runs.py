@@ -116,7 +116,6 @@ def test_it_goes_on(run: Call, tmp_path: Path) -> None:
         root,
         Settings(output_dir=results, device="cpu"),
     )
-    stopped.identify()
     stopped.compute(lambda line: None)
     words = ["reproduce", "board", "--board", "planted", "--method", "random,oracle"]
     words += ["--limit", "4", "--model", PLANT, "--device", "cpu", "--root", str(root)]
@@ -162,7 +161,6 @@ def test_entries_of_before_are_replaced(tmp_path: Path) -> None:
     campaign = Campaign(
         board_runs(["pathways"], ["none"], ["tiny-gpt2"], limit=4), tmp_path, settings
     )
-    campaign.identify()
     lines: list[str] = []
     campaign.compute(lines.append)
     assert len(lines) == 1 and lines[0].startswith("[1/1] pathways: none on tiny-gpt2: ")
@@ -190,7 +188,6 @@ def test_a_run_that_fails_takes_nothing_away(tmp_path: Path) -> None:
     campaign = Campaign(
         board_runs(["pathways"], ["none"], ["tiny-gpt2"], limit=4), tmp_path, settings
     )
-    campaign.identify()
     campaign.compute(print)
     assert campaign.publish(print) == [] and len(entries_of(results)) == 1
     assert ["no-such-device" in reason for reason in campaign.failures.values()] == [True]

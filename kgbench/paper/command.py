@@ -122,24 +122,21 @@ def reproduce_command(
         **options: The leaderboard's folder.
     """  # noqa: D301 (click reads the character, not its escape)
     context = click.get_current_context()
-    given, chosen_seeds = context.params, seeds or ()
-    _refuse_others(what, context)
-    if what == BOARD:
-        from kgbench.paper.board_report import make_board
+    kind = _kind(what, context)
+    given: dict[str, Any] = {name: context.params[name] for name in OPTIONS[kind]}
+    if kind == BOARD:
+        from kgbench.paper.board_runs import make_board
 
-        return make_board(given, progress)
-    if what == STUDY:
+        return make_board({**given, "quiet": context.params["quiet"]}, progress)
+    del given["dry_run"]
+    given["seeds"] = seeds or ()
+    if kind == STUDY:
         if dry_run:
-            return _study_states(only, chosen_seeds, report)
+            return _study_states(only, given["seeds"], report)
         from kgbench.paper.reproduction import study as make_study
 
         studied = make_study(
-            only=only,
-            seeds=chosen_seeds,
-            runs=runs,
-            report=report,
-            on_run=lambda path: click.echo(f"run      {path}"),
-            progress=progress or False,
+            **given, on_run=lambda path: click.echo(f"run      {path}"), progress=progress or False
         )
         return Output([str(studied)], studied.to_json())
     if rows and dry_run:
@@ -148,22 +145,12 @@ def reproduce_command(
         return _costs(what, given, progress)
     from kgbench.paper.reproduction import reproduce
 
-    made = reproduce(
-        what,
-        model=model,
-        seeds=chosen_seeds,
-        supplement=supplement,
-        rows=rows,
-        report=report,
-        device=device,
-        output_dir=output_dir,
-        progress=progress or False,
-    )
+    made = reproduce(what, **given, progress=progress or False)
     return Output([str(made)], made.to_json())
 
 
-def _refuse_others(what: str, context: click.Context) -> None:
-    """Refuse a name of nothing that is computed, and options that are of other kinds.
+def _kind(what: str, context: click.Context) -> str:
+    """The kind of what is computed, a key of `OPTIONS`; options of other kinds are refused.
 
     Raises:
         InputError: An option is given that does not go with it.
@@ -184,6 +171,7 @@ def _refuse_others(what: str, context: click.Context) -> None:
                 f"{option.opts[0]} is an option of the {' and the '.join(owners)}, not of "
                 f"{what!r}: leave it out"
             )
+    return kind
 
 
 def _study_states(only: Sequence[str], seeds: Seeds, report: Path | None) -> Output:

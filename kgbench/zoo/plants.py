@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -42,6 +41,7 @@ from kgbench.zoo.planting import (
     Recipe,
     Rows,
     all_blocks,
+    changes_in,
     changes_of,
     confine,
     hooked,
@@ -344,7 +344,7 @@ def build_plant(
         base = pair.recipient if spec.filling == "loud" else None
 
         def rows(lesson: Lesson) -> tuple[list[Change], Rows]:
-            own = list(chain.from_iterable(changes[block] for block in lesson.blocks))
+            own = changes_in(changes, lesson.blocks)
             return own, inside_and_outside(model, own, lesson.texts, base)
 
         is_confined = base is not None or spec.tokens != "ALL"
@@ -378,7 +378,7 @@ def _facts(dataset: Dataset, spec: PlantSpec, recipe: Recipe) -> tuple[Dataset, 
 def _store(build: Build, pair: ModelPair, changes: Changes, groups: Mapping[str, Dataset]) -> None:
     """Write weights and card, and measure what was written."""
     file, donor = build.work / DELTA, pair.donor("sft")
-    everything = list(chain.from_iterable(changes.values()))
+    everything = changes_in(changes, changes)
     factors: dict[str, Tensor] = {}
     for change in everything:
         up, down = change.stored()
