@@ -93,19 +93,6 @@ def test_no_entry_of_this_kind(run: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_campaign_as_a_study(run: Call, tmp_path: Path) -> None:
-    """What is to run is written as a study, whose records the campaign finds."""
-    study, root, results = (tmp_path / name for name in ("study.yaml", "board", "records"))
-    asked = ["reproduce", "board", "--board", "planted", "--method", "none", "--model", PLANT]
-    asked += ["--limit", "2", "--root", root, "--results", results]
-    assert run(*asked, "--study", study)[0] == 0
-    assert not results.exists() and not root.exists()
-    assert run("sweep", study, "-q")[1] == "all 1 units are done\n"
-    answer = json.loads(run(*asked, "--json")[1])
-    assert answer["computed"] == 0 and len(answer["folders"]) == 1
-
-
-@pytest.mark.nightly
 def test_it_goes_on(run: Call, tmp_path: Path) -> None:
     """What was computed before a stop is not computed again; at the end all entries are on the
     board, and stay as they are.

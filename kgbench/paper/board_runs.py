@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
-from kgbench.cli.output import Output, table_text, write_file
+from kgbench.cli.output import Output, table_text
 from kgbench.errors import InputError, KgbenchError, check_choice
 from kgbench.leaderboard.build import RESULTS
 from kgbench.leaderboard.drafts import drafts
@@ -274,11 +273,6 @@ class Campaign:
                 contracts[stored.record.id] = contract_of(stored.record)
         return drafts(records, contracts)
 
-    @property
-    def seconds(self) -> float:
-        """Seconds of all runs with a record, whenever they were computed."""
-        return sum(record.cost.seconds for record in self.records.values())
-
 
 # ----------------------------------------------------------------------------------- the command
 
@@ -294,54 +288,39 @@ def make_board(options: Mapping[str, Any], progress: Progress | None) -> Output:
         InputError: No entry is of these boards, methods and pairs.
         UnknownNameError: There is no such board, method or pair.
     """
-    began, study = time.monotonic(), options["study"]
+    began = time.monotonic()
     boards, methods = listed(options["board"]), listed(options["method"])
     runs = board_runs(boards, methods, listed([options["model"] or ""]), options["limit"])
     settings = Settings(output_dir=options["output_dir"], device=options["device"])
     campaign = Campaign(runs, options["root"], settings, progress)
     announce = (lambda line: None) if options["quiet"] else click.echo
     announce(_overview(campaign))
-    n_left, folders = len(campaign.left), list[Path]()
-    if study is not None:
-        write_file(study, _study(campaign.left, settings.output_dir).encode())
-    elif not options["dry_run"]:
-        campaign.compute(announce, progress)
-        folders = campaign.publish(announce)
-    seconds, computed = time.monotonic() - began, n_left - len(campaign.left)
-    lines = [f"failed    {run}: {why}" for run, why in campaign.failures.items()]
-    if study is not None:
-        lines.append(f"next      kgbench sweep {study}, then this command without --study")
-    elif not options["dry_run"]:
-        there = f"{len(runs) - len(campaign.left)} of {len(runs)} entries"
-        lines += [
-            f"computed  {count_text(computed, 'run')} in {duration_text(seconds)}; "
-            f"{count_text(len(folders), 'folder')} written",
-            f"in all    {there}, {duration_text(campaign.seconds)} of computing",
-        ]
-        if folders:
-            lines.append(
-                "next      kgbench leaderboard build, then kgbench leaderboard build --check"
-            )
+    n_left, lines = len(campaign.left), list[str]()
     answer: dict[str, Any] = {"entries": len(runs), "to_run": n_left}
     if not options["dry_run"]:
+        campaign.compute(announce, progress)
+        folders = campaign.publish(announce)
+        computed, seconds = n_left - len(campaign.left), time.monotonic() - began
+        of_all = sum(record.cost.seconds for record in campaign.records.values())
+        there = f"{len(runs) - len(campaign.left)} of {len(runs)} entries"
+        lines = [
+            f"computed  {count_text(computed, 'run')} in {duration_text(seconds)}; "
+            f"{count_text(len(folders), 'folder')} written",
+            f"in all    {there}, {duration_text(of_all)} of computing",
+        ]
+        if folders:
+            after = "kgbench leaderboard build, then kgbench leaderboard build --check"
+            lines.append(f"next      {after}")
         answer = {
             "entries": len(runs),
             "computed": computed,
             "seconds": seconds,
-            "cost_seconds": campaign.seconds,
+            "cost_seconds": of_all,
             "folders": list(map(str, folders)),
             "failed": [{"run": str(run), "reason": why} for run, why in campaign.failures.items()],
         }
-    return Output(lines, answer, int(bool(campaign.failures)))
-
-
-def _study(runs: Sequence[BoardRun], output_dir: Path) -> str:
-    """A study of some runs, as YAML."""
-    units = []
-    for run in runs:
-        unit = {"localizer": run.method, "model": run.pair, "suite": run.board}
-        units.append(unit if run.limit is None else {**unit, "limit": run.limit})
-    return yaml.safe_dump({"output_dir": str(output_dir), "include": units}, sort_keys=False)
+    failed = [f"failed    {run}: {why}" for run, why in campaign.failures.items()]
+    return Output([*failed, *lines], answer, int(bool(failed)))
 
 
 def _overview(campaign: Campaign) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from kgbench.cli.options import ExistingFile, File, Folder, cli_command
+from kgbench.cli.options import ExistingFile, Folder, cli_command
 from kgbench.cli.output import Output, table_text
 from kgbench.errors import InputError
 from kgbench.progress import Progress
@@ -22,7 +22,7 @@ _RUNS = ("model", "device", "output_dir", "dry_run")
 OPTIONS: Mapping[str, Sequence[str]] = {
     FIGURES: (*_RUNS, "report", "supplement", "seeds", "rows"),
     STUDY: ("report", "seeds", "only", "runs", "dry_run"),
-    BOARD: (*_RUNS, "board", "method", "limit", "root", "study"),
+    BOARD: (*_RUNS, "board", "method", "limit", "root"),
 }
 """Options of each kind of thing that is computed; all take --json and --quiet."""
 
@@ -36,7 +36,7 @@ def _read_seeds(ctx: click.Context, parameter: click.Parameter, text: str | None
 
 @cli_command(
     *("model", "device", "output_dir", "report", "supplement", "seeds", "rows", "only", "runs"),
-    *("board", "method", "limit", "root", "study", "dry_run", "as_json", "quiet"),
+    *("board", "method", "limit", "root", "dry_run", "as_json", "quiet"),
     epilog="Exit status: 0 done, also where a claim fails; 1 some runs of the board failed; 2 "
     "wrong input; 130 interrupted.",
     short_help="Make the paper's figures again and compare them.",
@@ -59,7 +59,6 @@ def reproduce_command(
     board: tuple[str, ...],
     method: tuple[str, ...],
     limit: int | None,
-    study: File | None,
     dry_run: bool,
     progress: Progress | None,
     **options: Path,
@@ -116,7 +115,6 @@ def reproduce_command(
         board (NAME): Of the board: only this one; several with commas.
         method (NAME): Of the board: only this method; several with commas.
         limit (N): Of the board: only the first N facts, to try it out.
-        study (FILE): Of the board: only write what is to run as a study, for `kgbench sweep`.
         dry_run: Only forecast time, memory and disk.
         progress: Progress callback.
         **options: The leaderboard's folder.

@@ -115,7 +115,7 @@ def make(
         InputError: Something cannot be had; found before the part that needs it is begun.
     """
     parts, measured = parts_of(figures, seeds, known), known
-    loaded: tuple[int | None, Pairs] = (None, Pairs())
+    seed, loaded = seeds[0].seed, Pairs()
     for number, part in enumerate(parts, 1):
         what, report = part.what, numbered(progress, number, len(parts))
         if part.kind == "pair":
@@ -127,10 +127,10 @@ def make(
             if not (is_on_hub(spec.supplement) and _stored(spec, place).done):
                 finetune(what.with_texts(spec), place, device=device, progress=report)
         else:
-            if loaded[0] != what.seed:
-                loaded = (what.seed, Pairs())
+            if seed != what.seed:
+                seed, loaded = what.seed, Pairs()
             settings = Settings(device=device, output_dir=output_dir, on_record=on_record)
-            rows = _evaluated(part, settings, report, loaded[1])
+            rows = _evaluated(part, settings, report, loaded)
             measured = joined(measured, rows)
             if keep is not None:
                 keep(measured)

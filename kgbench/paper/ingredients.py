@@ -267,9 +267,7 @@ class Ingredients:
 
     def _facts(self, name: str, rows: Sequence[Mapping[str, str]]) -> str:
         """A file of movies."""
-        facts = []
-        for number, row in enumerate(rows, 1):
-            facts.append({"id": f"{name}/{number}", **row})
+        facts = [{"id": f"{name}/{number}", **row} for number, row in enumerate(rows, 1)]
         return self._kept(f"{name}.jsonl", data_file(name, facts))
 
     def _kept(self, name: str, text: str) -> str:

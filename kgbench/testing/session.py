@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -93,13 +93,15 @@ class Options:
 
     def one(self, name: str) -> str | None:
         """The value of an option in `ONE`."""
-        key = f"kgbench_{name}"
-        return self.config.getoption(key) or self.config.getini(key) or None
+        return self._given(name) or None
 
     def many(self, name: str) -> Sequence[str]:
         """The values of an option in `MANY`."""
+        return self._given(name) or ()
+
+    def _given(self, name: str) -> Any:
         key = f"kgbench_{name}"
-        return self.config.getoption(key) or self.config.getini(key) or ()
+        return self.config.getoption(key) or self.config.getini(key)
 
     def path(self, name: str, text: str) -> Path:
         """A path from where pytest was called, or of an ini file from where that is."""
