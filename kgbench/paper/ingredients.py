@@ -117,8 +117,9 @@ class Ingredients:
 
     def is_own(self, name: str) -> bool:
         """Whether a donor is the pair's own, which comes with its recipient."""
-        comes = self.tiny or (self.seed == SHIPPED and bool(self.entry.donors))
-        return comes and self.page.training(name, self.scale).pair
+        if not self.page.training(name, self.scale).pair:
+            return False
+        return self.tiny or (self.seed == SHIPPED and bool(self.entry.donors))
 
     def own_facts(self) -> list[Mapping[str, str]]:
         """The facts that the pair's own donor learned."""
