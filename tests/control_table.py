@@ -43,7 +43,7 @@ PAIRS = [pair for pair in REPORTED if pair in catalog.shipped()]
 
 def published_results() -> dict[str, tuple[Result, ...]]:
     """The criteria of each pair with published rows."""
-    return {pair: results(read_measured(PUBLISHED / pair / ROWS), page()) for pair in PAIRS}
+    return {pair: results(read_measured(PUBLISHED / pair / ROWS)) for pair in PAIRS}
 
 
 def table(found: Mapping[str, Sequence[Result]]) -> str:
@@ -106,9 +106,7 @@ def agreement() -> str:
     ]
     for pair in PAIRS:
         measured = read_measured(PUBLISHED / pair / ROWS)
-        figures = figures_from(
-            figures_there(list(page().figures), measured, page()), measured, page()
-        )
+        figures = figures_from(figures_there(list(page().figures), measured.about), measured)
         claims = [claim for _, claim in distinct_claims(figures) if claim.paper]
         counts = Counter(claim.outcome for claim in claims)
         like = family(pair)

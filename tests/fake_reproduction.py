@@ -26,7 +26,7 @@ def small(facts: int, changes: Mapping[str, int]) -> Page:
     """
     trainings, few = {}, {"facts": facts, "changes": dict(changes)}
     for name, one in page().trainings.items():
-        tiny = one.tiny and one.tiny.model_copy(update=few)
+        tiny = one.tiny and one.tiny | few
         trainings[name] = one.model_copy(update={"tiny": tiny})
     return page().model_copy(
         update={"trainings": trainings, "tiny": page().tiny.model_copy(update={"known": facts})}

@@ -93,19 +93,6 @@ def test_no_entry_of_this_kind(run: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_campaign_as_a_study(run: Call, tmp_path: Path) -> None:
-    """What is to run is written as a study, whose records the campaign finds."""
-    study, root, results = (tmp_path / name for name in ("study.yaml", "board", "records"))
-    asked = ["reproduce", "board", "--board", "planted", "--method", "none", "--model", PLANT]
-    asked += ["--limit", "2", "--root", root, "--results", results]
-    assert run(*asked, "--study", study)[0] == 0
-    assert not results.exists() and not root.exists()
-    assert run("sweep", study, "-q")[1] == "all 1 units are done\n"
-    answer = json.loads(run(*asked, "--json")[1])
-    assert answer["computed"] == 0 and len(answer["folders"]) == 1
-
-
-@pytest.mark.nightly
 def test_it_goes_on(run: Call, tmp_path: Path) -> None:
     """What was computed before a stop is not computed again; at the end all entries are on the
     board, and stay as they are.
@@ -116,7 +103,6 @@ def test_it_goes_on(run: Call, tmp_path: Path) -> None:
         root,
         Settings(output_dir=results, device="cpu"),
     )
-    stopped.identify()
     stopped.compute(lambda line: None)
     words = ["reproduce", "board", "--board", "planted", "--method", "random,oracle"]
     words += ["--limit", "4", "--model", PLANT, "--device", "cpu", "--root", str(root)]
@@ -162,7 +148,6 @@ def test_entries_of_before_are_replaced(tmp_path: Path) -> None:
     campaign = Campaign(
         board_runs(["pathways"], ["none"], ["tiny-gpt2"], limit=4), tmp_path, settings
     )
-    campaign.identify()
     lines: list[str] = []
     campaign.compute(lines.append)
     assert len(lines) == 1 and lines[0].startswith("[1/1] pathways: none on tiny-gpt2: ")
@@ -190,7 +175,6 @@ def test_a_run_that_fails_takes_nothing_away(tmp_path: Path) -> None:
     campaign = Campaign(
         board_runs(["pathways"], ["none"], ["tiny-gpt2"], limit=4), tmp_path, settings
     )
-    campaign.identify()
     campaign.compute(print)
     assert campaign.publish(print) == [] and len(entries_of(results)) == 1
     assert ["no-such-device" in reason for reason in campaign.failures.values()] == [True]

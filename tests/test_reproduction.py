@@ -140,7 +140,7 @@ def test_trainings_can_be_read(name: str) -> None:
     if training.tiny is None:
         return
     few = load_dataset(tiny.dataset(name))
-    assert len(few.facts) == training.tiny.facts
+    assert len(few.facts) == page().training(name, "tiny").facts
     assert training_texts(few, training.direction)
     assert training_texts(load_dataset(real.dataset(name)), training.direction)
     spec = tiny.training(name)
@@ -188,7 +188,7 @@ def test_halves_of_a_hybrid_share_nobody() -> None:
         }
         for name in ("task", "relation")
     )
-    assert len(task) == len(relation) == 2 * page().trainings["task"].tiny.facts
+    assert len(task) == len(relation) == 2 * (page().training("task", "tiny").facts or 0)
     assert task.isdisjoint(relation)
 
 
@@ -206,13 +206,11 @@ def test_made_once(ingredients: Ingredients, tmp_path: Path) -> None:
     """
     results = tmp_path / "results"
     measured = make(["figure-2"], [ingredients], results, "cpu")
-    (first,) = figures_from(["figure-2"], measured, small())
+    (first,) = figures_from(["figure-2"], measured)
     before = files(tmp_path / "home") | files(results)
     report = write_report([first], tmp_path / "report")
     kept = {path.name: path.read_bytes() for path in (tmp_path / "report").iterdir()}
-    (second,) = figures_from(
-        ["figure-2"], make(["figure-2"], [ingredients], results, "cpu"), small()
-    )
+    (second,) = figures_from(["figure-2"], make(["figure-2"], [ingredients], results, "cpu"))
     assert files(tmp_path / "home") | files(results) == before
     assert write_report([second], tmp_path / "report") == report
     assert {path.name: path.read_bytes() for path in (tmp_path / "report").iterdir()} == kept

@@ -56,7 +56,7 @@ def test_what_a_pair_shows(pair: str, record_property: Callable[[str, object], N
     """Every criterion is kept under four of five seeds and not vacuous, or is a known negative
     result with these very figures.
     """
-    found = results(read_measured(PUBLISHED / pair / ROWS), page())
+    found = results(read_measured(PUBLISHED / pair / ROWS))
     assert found
     record_property("seeds", max(len(one.rates) for one in found))
     negative = control_table.not_shown(found)
@@ -74,9 +74,9 @@ def test_a_report_follows_from_its_rows(pair: str) -> None:
     """Each figure of which there are rows has its part of the page, with the rates of its prompts."""
     measured = read_measured(PUBLISHED / pair / ROWS)
     every = list(chosen("all", measured.about.scale))
-    made = figures_from(figures_there(every, measured, page()), measured, page())
-    control = results(measured, page()) if measured.about.tiny else ()
-    text = report_text(made, lacking(every, measured, page()), control)
+    made = figures_from(figures_there(every, measured.about), measured)
+    control = results(measured) if measured.about.tiny else ()
+    text = report_text(made, lacking(every, measured.about), control)
     assert made
     for figure in made:
         _, _, part = text.partition(f"\n## {figure.name}: {figure.spec.title}\n")
@@ -166,9 +166,9 @@ def test_a_criterion_of_next_to_nothing_is_not_shown(term: ClaimTerm | None) -> 
 def test_a_criterion_is_vacuous_where_its_claim_is(pair: str) -> None:
     """Parts of the upper half at LT: the report's claims and its control have one rule."""
     measured = read_measured(PUBLISHED / pair / ROWS)
-    (figure,) = figures_from(["figure-4"], measured, page())
+    (figure,) = figures_from(["figure-4"], measured)
     claims = {claim.spec.first: claim.outcome == "vacuous" for claim in figure.claims}
-    found = {one.criterion.name: bool(one.vacuous) for one in results(measured, page())}
+    found = {one.criterion.name: bool(one.vacuous) for one in results(measured)}
     assert found["reversal_o_ffn"] == claims["O+FFN"]
     assert found["reversal_ffn"] == claims["FFN"]
     assert found["reversal_attn_o"] == claims["ATTN+O"]
@@ -179,14 +179,14 @@ def test_rates_are_those_of_the_rows() -> None:
     paper's name.
     """
     measured = fake_reproduction.measured(chosen("acceptance"), seeds=(0, 3))
-    for one in results(measured, page()):
+    for one in results(measured):
         figure = page().figures[one.criterion.figure]
         rows = {"PRE": "PRE", "SFT": "SFT", **page().rows[figure.rows]}
         wanted = hit_rates(measured.table, figure.evaluation)
         assert set(one.rates) == {0, 3}
         for seed, own in one.rates.items():
             for prompt, rates in own.items():
-                assert rates == {
+                assert {term: rates[term] for term in one.criterion.terms} == {
                     term: pytest.approx(wanted[seed, prompt, rows[term]])
                     for term in one.criterion.terms
                 }
@@ -205,14 +205,13 @@ def hit_rates(table: pa.Table, evaluation: str) -> dict[tuple[int, str, str], fl
 def test_evaluations_that_are_not_there_are_not_judged() -> None:
     own = [name for name, figure in page().figures.items() if figure.evaluation == "actors"]
     measured = fake_reproduction.measured(own)
-    assert [one.criterion.name for one in results(measured, page())] == [
+    assert [one.criterion.name for one in results(measured)] == [
         "known_suffice",
         "known_complement",
     ]
     assert (
         results(
-            PairRows(measured.about.model_copy(update={"evaluations": {}}), SCHEMA.empty_table()),
-            page(),
+            PairRows(measured.about.model_copy(update={"evaluations": {}}), SCHEMA.empty_table())
         )
         == ()
     )

@@ -36,13 +36,13 @@ from kgbench.paper.architectures.run_rows import (
     KNOWN,
     PATHWAYS,
     RunAbout,
+    RunFigures,
     RunRows,
     cut_from,
     cut_in,
     log_odds,
     read_rows,
     rows_path,
-    run_figures,
     table_of,
     write_rows,
 )
@@ -338,7 +338,7 @@ def invented(run_number: int, lt: int, fe: int, design: Study | None = None) -> 
 
 def test_figures_of_a_run() -> None:
     """Recoveries, log-odds in counts, shortfalls, and the layer whose cut costs most."""
-    run = run_figures(study_design(), invented(0, lt=15, fe=2))
+    run = RunFigures(study_design(), invented(0, lt=15, fe=2))
     assert run.recovery("qa", "LT").value == 0.75 and run.recovery("qa", "FE").value == 0.1
     assert run.outcome("LT − FE") == pytest.approx(np.log(15.5 / 5.5) - np.log(2.5 / 18.5))
     assert run.outcome("recovery of LT − FE") == pytest.approx(0.75 - 0.1)
@@ -359,23 +359,19 @@ def test_layer_is_undefined_where_nothing_is_lost() -> None:
     ]
     import pyarrow as pa
 
-    run = run_figures(
-        study_design(), RunRows(rows.about, pa.table(table, schema=rows.table.schema))
-    )
+    run = RunFigures(study_design(), RunRows(rows.about, pa.table(table, schema=rows.table.schema)))
     assert run.read_layer.value is None
     assert run.half_read.value is None
     assert run.outcome("depth") is None
 
 
-def test_what_is_missing_is_told() -> None:
-    """Effects are of the runs that are in; what is missing is listed by cell and seed."""
+def test_what_is_missing_is_told(tmp_path: Path) -> None:
+    """Effects are of the runs that are in, and the page says how many that are."""
     design = study_design()
     rows = [invented(number, lt=5 + number % 7, fe=4) for number in range(len(design.runs))]
-    begun, most = findings(design, rows[:20]), findings(design, rows[:40])
-    assert begun.missing == {cell.name: (1, 2) for cell in design.cells[4:]} | {
-        cell.name: (2,) for cell in design.cells[:4]
-    }
+    most = findings(design, rows[:40])
     assert all(effect.numbers is not None for effect in most.effects("LT − FE"))
+    assert "40 of 48 runs are in" in write_study(most, tmp_path).read_text("utf-8")
 
 
 def test_one_cell_moves_every_effect_alike() -> None:
@@ -430,12 +426,12 @@ def test_page_finds_a_planted_effect(tmp_path: Path) -> None:
     )
     ranks = [read_rows(rows_path(tmp_path, run.name)) for run in design.runs]
     gated = [
-        run_figures(design, one).outcome("LT − FE")
+        RunFigures(design, one).outcome("LT − FE")
         for one in ranks
         if one.about.levels["ffn"] == "gated"
     ]
     others = [
-        run_figures(design, one).outcome("LT − FE")
+        RunFigures(design, one).outcome("LT − FE")
         for one in ranks
         if one.about.levels["ffn"] != "gated"
     ]
@@ -474,7 +470,7 @@ def test_the_published_page_is_what_its_rows_give(tmp_path: Path) -> None:
     published = Path(__file__).parents[1] / "leaderboard" / "reproductions" / "study"
     shutil.copytree(published / "runs", tmp_path / "runs")
     found = kgbench.paper.study(runs=0, report=tmp_path, progress=False)
-    assert not found.findings.missing
+    assert len(found.findings.runs) == found.runs
     assert found.path.read_text("utf-8") == (published / REPORT).read_text("utf-8")
 
 
@@ -542,7 +538,7 @@ def test_killed_run_ends_as_an_unbroken_one(
     assert found.table.equals(unbroken.table) and found.about.steps == unbroken.about.steps
     assert make_runs(design, [run], tmp_path / "study") == 0, "a finished run is not made again"
     assert rows_path(tmp_path / "study", run.name).stat().st_size < 20_000
-    figures = run_figures(design, unbroken)
+    figures = RunFigures(design, unbroken)
     assert figures.shortfalls == ("SFT", "known") and len(figures.hits("qa", "SFT")) == 4
 
 

@@ -21,7 +21,7 @@ from scipy.stats import norm
 from kgbench.cli import main
 from kgbench.errors import DataError, InputError
 from kgbench.estimate import Estimate
-from kgbench.models.catalog import CARD, HOME
+from kgbench.models.catalog import CARD, HOME, read_pair_card
 from kgbench.models.tensors import stored_hash
 from kgbench.paper.figure_claims import figures_from, figures_there, lacking
 from kgbench.paper.figure_parts import costs, make, parts_of
@@ -178,7 +178,7 @@ def test_a_report_follows_from_its_rows(tmp_path: Path) -> None:
     write_measured(again, tmp_path / "again.parquet")
     assert (tmp_path / ROWS).read_bytes() == (tmp_path / "again.parquet").read_bytes()
     for name, one in (("first", rows), ("second", again)):
-        write_report(figures_from(FIGURES, one, page()), tmp_path / name)
+        write_report(figures_from(FIGURES, one), tmp_path / name)
     assert texts(tmp_path / "first") == texts(tmp_path / "second")
 
 
@@ -189,7 +189,7 @@ def test_a_report_says_what_its_intervals_are_over(tmp_path: Path) -> None:
     """
     said = {}
     for seeds in ((0,), (0, 1, 2)):
-        made = figures_from(FIGURES, fake_reproduction.measured(FIGURES, seeds=seeds), page())
+        made = figures_from(FIGURES, fake_reproduction.measured(FIGURES, seeds=seeds))
         said[len(seeds)] = write_report(made, tmp_path / str(len(seeds))).read_text("utf-8")
     assert (
         "over facts and 3 training seeds (0, 1, 2), with 95 % intervals over both" in said[3]
@@ -220,11 +220,11 @@ def without(measured: PairRows, seed: int, evaluation: str) -> PairRows:
 def test_a_report_says_what_is_not_there_yet() -> None:
     """Figures of an evaluation that lacks a seed are over fewer; those that lack all are not shown."""
     measured = without(fake_reproduction.measured(FIGURES), 1, "reversal")
-    left = lacking([*FIGURES, "figure-5"], measured, page())
+    left = lacking([*FIGURES, "figure-5"], measured.about)
     assert left == {"reversal": (1,), "hybrid": (0, 1, 2)}
-    there = figures_there([*FIGURES, "figure-5"], measured, page())
+    there = figures_there([*FIGURES, "figure-5"], measured.about)
     assert there == FIGURES
-    made = figures_from(there, measured, page())
+    made = figures_from(there, measured)
     assert {one.name: one.seeds for one in made} == {
         "figure-2": (0, 1, 2),
         "figure-8": (0, 1, 2),
@@ -287,10 +287,10 @@ def test_evaluations_keep_the_donors_that_they_are_of(tmp_path: Path) -> None:
     write_measured(found, tmp_path / ROWS)
     assert read_measured(tmp_path / ROWS).about == found.about
     assert joined(found, further).about == found.about
-    text = report_text(figures_from(FIGURES, found, page()))
+    text = report_text(figures_from(FIGURES, found))
     assert "Under seed 1 the donor actors was trained twice" in text
     assert "processor: actors is of the first training, others" in text
-    text = report_text(figures_from(FIGURES, whole, page()))
+    text = report_text(figures_from(FIGURES, whole))
     assert "trained twice" not in text
 
 
@@ -482,7 +482,7 @@ def test_the_pairs_own_donor_is_not_trained_again(
     pair, evaluation = parts_of(["figure-10"], [other])
     assert (pair.kind, pair.name, evaluation.kind) == ("pair", "donor", "evaluation")
     assert parts_of(["figure-2"], [other])[0].name == ""
-    card, weights = shipped.own_donor()
+    card, weights = read_pair_card(shipped.pair), stored_hash(shipped.pair / "sft")
     assert Donor.of_pair(card, weights, 8800).steps == 552
 
 

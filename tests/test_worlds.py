@@ -23,9 +23,9 @@ from kgbench.zoo.worlds import (
     article,
     both_directions,
     fill_all,
-    frames,
     people,
     training_templates,
+    world_texts,
 )
 
 SEEDS = st.integers(0, 10**6)
@@ -137,13 +137,14 @@ def test_frames_of_articles() -> None:
     """Sixty, no two alike, each of fields that a movie has; none begins as an evaluation prompt
     does, and each of the cast names both.
     """
-    every = [frame for rows in frames().values() for frame in rows]
+    every = [frame for rows in world_texts()["frames"].values() for frame in rows]
     fields = {*FIELDS, *PEOPLE}
     assert len(every) == len(set(every)) == 60
     assert all(
         {name for _, name, _, _ in Formatter().parse(frame) if name} <= fields for frame in every
     )
-    assert all("{first_actor}" in frame and "{second_actor}" in frame for frame in frames()["cast"])
+    cast = world_texts()["frames"]["cast"]
+    assert all("{first_actor}" in frame and "{second_actor}" in frame for frame in cast)
     (fact,) = load_dataset("tiny_articles:first1").facts
     asked = [prompt.text for prompt in load_prompts("tiny_articles", prompt_names(), limit=1)]
     filled = [

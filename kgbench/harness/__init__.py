@@ -191,10 +191,9 @@ def write_tasks(dataset: Dataset, folder: Path, force: bool = False) -> list[Shi
 
 def describe_tasks() -> dict[str, dict[str, Any]]:
     """Description of each shipped task, by name."""
-    rows = {task.name: asdict(task) for task in shipped_tasks()}
-    for row in rows.values():
-        del row["name"]
-        row["tags"] = list(row["tags"])
+    rows = {}
+    for row in map(asdict, shipped_tasks()):
+        rows[row.pop("name")] = {**row, "tags": list(row["tags"])}
     return rows
 
 

@@ -1,13 +1,17 @@
-"""The project's own entries of the leaderboard: their runs, and making them again."""
+"""`kgbench reproduce board`: the project's own entries, their runs, and making them again."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+import click
+
+from kgbench.cli.output import Output, table_text
 from kgbench.errors import InputError, KgbenchError, check_choice
 from kgbench.leaderboard.drafts import drafts
 from kgbench.leaderboard.entries import (
@@ -25,11 +29,12 @@ from kgbench.models.catalog import (
     shipped,
     with_fetched_base,
 )
-from kgbench.numbers import duration_text
+from kgbench.numbers import count_text, duration_text
 from kgbench.progress import Progress
 from kgbench.records import RecordStore, Result, other_versions
 from kgbench.runner import Settings, Spec, check
 from kgbench.runner.earlier_runs import known_identity, note_identity
+from kgbench.runner.spec import listed
 from kgbench.stats.scores import DEFAULT_METRIC
 
 COSTLY = frozenset({"greedy_graft"})
@@ -67,7 +72,8 @@ class BoardRun:
     board: str
     method: str
     pair: str
-    limit: int | None = None
+    limit: int | None
+    """Number of facts, the first ones of the pair; None of all."""
 
     @property
     def spec(self) -> Spec:
@@ -76,14 +82,9 @@ class BoardRun:
             localizer=self.method,
             model=self.pair,
             suite=self.board,
-            limit=self.n_facts,
+            limit=self.limit,
             metric=DEFAULT_METRIC,
         )
-
-    @property
-    def n_facts(self) -> int | None:
-        """Number of facts, the first ones of the pair; None of all."""
-        return self.limit if self.limit is not None else BOARD_FACTS.get(self.board)
 
     def __str__(self) -> str:
         """In words."""
@@ -106,11 +107,12 @@ def board_runs(
 
     Raises:
         InputError: No entry is of these boards, methods and pairs.
-        UnknownNameError: There is no such method or pair.
+        UnknownNameError: There is no such board, method or pair.
     """
     built_in = tuple(known().localizers)
     there = (*shipped(), *with_fetched_base(), *plants())
-    for kind, given, names in (("localizer", methods, built_in), ("model", pairs, there)):
+    choices = (("board", boards, BOARDS), ("localizer", methods, built_in), ("model", pairs, there))
+    for kind, given, names in choices:
         for name in given:
             check_choice(kind, name, names)
     asked = product(boards or BOARDS, methods or built_in)
@@ -121,7 +123,7 @@ def board_runs(
         if not pairs or f"{pair}.".startswith(inside):
             for (board, method), own in table.items():
                 if pair in own:
-                    runs.append(BoardRun(board, method, pair, limit))
+                    runs.append(BoardRun(board, method, pair, limit or BOARD_FACTS.get(board)))
     if not runs:
         raise InputError(
             "no entry is of these boards, methods and pairs at once: leave one of them out"
@@ -137,13 +139,20 @@ class Campaign:
     next one goes on where it was.
     """
 
-    def __init__(self, runs: Sequence[BoardRun], root: Path, settings: Settings) -> None:
-        """Read the entries that are there.
+    def __init__(
+        self,
+        runs: Sequence[BoardRun],
+        root: Path,
+        settings: Settings,
+        progress: Progress | None = None,
+    ) -> None:
+        """Find the entry or record of each run; a pair of unknown identity is loaded once.
 
         Args:
             runs: Of `board_runs`.
             root: The leaderboard's folder.
             settings: How runs are computed, and where records are kept.
+            progress: Progress callback.
 
         Raises:
             DataError: An entry on the board does not read.
@@ -154,44 +163,36 @@ class Campaign:
         self.entries: dict[str, Entry] = {entry.result.id: entry for entry in entries}
         self.ids: dict[BoardRun, str] = {}
         """Of the runs whose pair and method could be loaded."""
+        self.records: dict[BoardRun, Result] = {}
+        """Of the runs with an entry or a record."""
         self.failures: dict[BoardRun, str] = {}
         """Why runs gave no record."""
-        self.finished: dict[BoardRun, float] = {}
-        """Seconds of the runs that this campaign computed."""
-
-    def identify(self, progress: Progress | None = None) -> None:
-        """Find the identity of each run; a pair of which it is not known is loaded once.
-
-        Args:
-            progress: Progress callback.
-        """
         loaded = None
         for i, run in enumerate(self.runs):
             if progress is not None:
                 progress(i, len(self.runs), f"identity of {run}")
             try:
                 work = check(run.spec)
-                identity = known_identity(work, self.settings)
-                if identity is None:
+                id = known_identity(work, settings)
+                if id is None:
                     from kgbench.runner.job import Pairs, load_job  # takes seconds to import
 
                     loaded = loaded or Pairs()
-                    job = load_job(work, self.settings, loaded)
-                    identity = job.identity.digest()
-                    note_identity(work, self.settings, loaded.state, identity)
-                self.ids[run] = identity
+                    id = load_job(work, settings, loaded).identity.digest()
+                    note_identity(work, settings, loaded.state, id)
             except KgbenchError as error:
                 self.failures[run] = str(error)
+                continue
+            self.ids[run] = id
+            if id in self.entries:
+                self.records[run] = self.entries[id].result
+            elif (stored := self.store.find(id)) is not None:
+                self.records[run] = stored.record
 
+    @property
     def left(self) -> list[BoardRun]:
         """Runs without an entry or a record."""
-        return [run for run, id in self.ids.items() if self._record(id) is None]
-
-    def _record(self, id: str) -> Result | None:
-        if (entry := self.entries.get(id)) is not None:
-            return entry.result
-        found = self.store.find(id)
-        return None if found is None else found.record
+        return [run for run in self.ids if run not in self.records]
 
     def compute(self, announce: Callable[[str], None], progress: Progress | None = None) -> None:
         """Run what is missing; a failure is kept with its reason, and the next run follows.
@@ -203,17 +204,16 @@ class Campaign:
         from kgbench.runner.job import Pairs
         from kgbench.runner.run import run_job
 
-        runs, loaded = self.left(), Pairs()
+        runs, loaded = self.left, Pairs()
         for i, run in enumerate(runs):
             name, began = f"[{i + 1}/{len(runs)}] {run}", time.monotonic()
             try:
-                run_job(run.spec, self.settings, progress, loaded)
+                self.records[run] = run_job(run.spec, self.settings, progress, loaded).record
             except KgbenchError as error:
                 self.failures[run] = str(error)
                 announce(f"{name}: failed: {error}")
                 continue
-            self.finished[run] = time.monotonic() - began
-            announce(f"{name}: {duration_text(self.finished[run])}")
+            announce(f"{name}: {duration_text(time.monotonic() - began)}")
 
     def publish(self, announce: Callable[[str], None]) -> list[Path]:
         """Let the folders of the runs' methods hold the entries that there are now.
@@ -241,11 +241,11 @@ class Campaign:
             kept = [entry for entry in before if self._stays(entry, runs)]
             new = self._new(runs)
             if new or kept != before:
-                now = {entry.folder.name: entry for entry in (*kept, *new)}
                 with changed(path) as (documents, rows):
                     documents.clear()
                     rows.clear()
-                    for name, entry in now.items():
+                    for entry in (*kept, *new):
+                        name = entry.folder.name
                         documents[name], rows[name] = entry.documents, entry.rows()
                 written.append(path)
                 gone = f", {len(before) - len(kept)} taken away" if kept != before else ""
@@ -254,13 +254,9 @@ class Campaign:
 
     def _stays(self, entry: Entry, runs: Sequence[BoardRun]) -> bool:
         """Whether an entry of a method folder belongs to a run, or to a pair without runs."""
-        replaced = set()
-        for run in runs:
-            id = self.ids.get(run)
-            if id == entry.result.id:
-                return True
-            if id is not None and self._record(id) is not None:
-                replaced.add((run.pair, run.n_facts))
+        if entry.result.id in map(self.ids.get, runs):
+            return True
+        replaced = {(run.pair, run.limit) for run in runs if run in self.records}
         cell = entry.pair, entry.result.identity.limit
         return entry.pair in pairs_of(runs[0].board, runs[0].method) and cell not in replaced
 
@@ -269,22 +265,75 @@ class Campaign:
         from kgbench.testing.contract import contract_of
 
         records, contracts = [], {}
-        for run in runs:
-            id = self.ids.get(run)
+        for id in map(self.ids.get, runs):
             stored = self.store.find(id) if id and id not in self.entries else None
             if stored is not None:
                 records.append(stored)
                 contracts[stored.record.id] = contract_of(stored.record)
         return drafts(records, contracts)
 
-    @property
-    def seconds(self) -> float:
-        """Seconds of all runs with a record, whenever they were computed."""
-        found = map(self._record, self.ids.values())
-        return sum(record.cost.seconds for record in found if record is not None)
 
-    def other_versions(self) -> list[str]:
-        """Other versions that computed entries, each once, in words."""
-        there = (self._record(id) for run, id in self.ids.items() if run not in self.finished)
-        lines = (other_versions(record.provenance) for record in there if record is not None)
-        return list(dict.fromkeys(filter(None, lines)))
+# ----------------------------------------------------------------------------------- the command
+
+
+def make_board(options: Mapping[str, Any], progress: Progress | None) -> Output:
+    """Make the entries that are missing, or show which they are.
+
+    Args:
+        options: Those of the command.
+        progress: Progress callback.
+
+    Raises:
+        InputError: No entry is of these boards, methods and pairs.
+        UnknownNameError: There is no such board, method or pair.
+    """
+    began = time.monotonic()
+    boards, methods = listed(options["board"]), listed(options["method"])
+    runs = board_runs(boards, methods, listed([options["model"] or ""]), options["limit"])
+    settings = Settings(output_dir=options["output_dir"], device=options["device"])
+    campaign = Campaign(runs, options["root"], settings, progress)
+    announce = (lambda line: None) if options["quiet"] else click.echo
+    announce(_overview(campaign))
+    n_left, lines = len(campaign.left), list[str]()
+    answer: dict[str, Any] = {"entries": len(runs), "to_run": n_left}
+    if not options["dry_run"]:
+        campaign.compute(announce, progress)
+        folders = campaign.publish(announce)
+        computed, seconds = n_left - len(campaign.left), time.monotonic() - began
+        of_all = sum(record.cost.seconds for record in campaign.records.values())
+        there = f"{len(runs) - len(campaign.left)} of {len(runs)} entries"
+        lines = [
+            f"computed  {count_text(computed, 'run')} in {duration_text(seconds)}; "
+            f"{count_text(len(folders), 'folder')} written",
+            f"in all    {there}, {duration_text(of_all)} of computing",
+        ]
+        if folders:
+            after = "kgbench leaderboard build, then kgbench leaderboard build --check"
+            lines.append(f"next      {after}")
+        answer = {
+            "entries": len(runs),
+            "computed": computed,
+            "seconds": seconds,
+            "cost_seconds": of_all,
+            "folders": list(map(str, folders)),
+            "failed": [{"run": str(run), "reason": why} for run, why in campaign.failures.items()],
+        }
+    failed = [f"failed    {run}: {why}" for run, why in campaign.failures.items()]
+    return Output([*failed, *lines], answer, int(bool(failed)))
+
+
+def _overview(campaign: Campaign) -> str:
+    """Number of entries of each board, how many are missing, and which other versions made some."""
+    rows = []
+    for board in dict.fromkeys(run.board for run in campaign.runs):
+        runs = [run for run in campaign.runs if run.board == board]
+        left = [run for run in campaign.left if run.board == board]
+        counts = ({run.method for run in runs}, {run.pair for run in runs}, runs, left)
+        rows.append([board, *map(str, map(len, counts))])
+    lines = [table_text(["board", "methods", "pairs", "entries", "to run"], rows)]
+    others = (other_versions(record.provenance) for record in campaign.records.values())
+    for other in dict.fromkeys(filter(None, others)):
+        lines.append(
+            f"note      some entries were {other}; to run them again, delete their folders"
+        )
+    return "\n".join([*lines, ""])

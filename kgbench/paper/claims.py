@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kgbench.testing import assert_localized, assert_not_at
+
 if TYPE_CHECKING:
     from kgbench.records import Record
 
@@ -20,8 +22,6 @@ def test_fe_and_lt_suffice(evaluation: Record) -> None:
     claim is expected not to hold: with the less finetuned Gemma, FE+LT brought a seventh of what
     the donor knows.
     """
-    from kgbench.testing import assert_localized
-
     assert_localized(evaluation, "FE+LT", sufficiency__ge=0.9)
 
 
@@ -30,8 +30,6 @@ def test_without_fe_and_lt_nothing_is_left(evaluation: Record) -> None:
 
     In the paper it stays within .02 of the recipient. A tenth is what FE+LT may lack to suffice.
     """
-    from kgbench.testing import assert_not_at
-
     assert_not_at(evaluation, "(FE+LT)^C", sufficiency__le=0.1)
 
 
@@ -41,8 +39,6 @@ def test_fe_alone_carries_a_part(evaluation: Record) -> None:
     The paper calls this enriching: the entity's own tokens take up the fact, and unchanged later
     tokens can read it. How much differs between models; .02 is the noise of (FE+LT)^C.
     """
-    from kgbench.testing import assert_localized
-
     assert_localized(evaluation, "FE", sufficiency__gt=0.02, sufficiency__lt=0.9)
 
 
@@ -52,6 +48,4 @@ def test_lt_alone_carries_a_part(evaluation: Record) -> None:
     The paper calls this recalling: the last token finds the fact although no token before it was
     enriched.
     """
-    from kgbench.testing import assert_localized
-
     assert_localized(evaluation, "LT", sufficiency__gt=0.02, sufficiency__lt=0.9)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from kgbench.cli.options import ExistingFile, File, Folder, cli_command
+from kgbench.cli.options import ExistingFile, Folder, cli_command
 from kgbench.cli.output import Output, table_text
 from kgbench.errors import InputError
 from kgbench.progress import Progress
@@ -22,7 +22,7 @@ _RUNS = ("model", "device", "output_dir", "dry_run")
 OPTIONS: Mapping[str, Sequence[str]] = {
     FIGURES: (*_RUNS, "report", "supplement", "seeds", "rows"),
     STUDY: ("report", "seeds", "only", "runs", "dry_run"),
-    BOARD: (*_RUNS, "board", "method", "limit", "root", "study"),
+    BOARD: (*_RUNS, "board", "method", "limit", "root"),
 }
 """Options of each kind of thing that is computed; all take --json and --quiet."""
 
@@ -36,7 +36,7 @@ def _read_seeds(ctx: click.Context, parameter: click.Parameter, text: str | None
 
 @cli_command(
     *("model", "device", "output_dir", "report", "supplement", "seeds", "rows", "only", "runs"),
-    *("board", "method", "limit", "root", "study", "dry_run", "as_json", "quiet"),
+    *("board", "method", "limit", "root", "dry_run", "as_json", "quiet"),
     epilog="Exit status: 0 done, also where a claim fails; 1 some runs of the board failed; 2 "
     "wrong input; 130 interrupted.",
     short_help="Make the paper's figures again and compare them.",
@@ -59,7 +59,6 @@ def reproduce_command(
     board: tuple[str, ...],
     method: tuple[str, ...],
     limit: int | None,
-    study: File | None,
     dry_run: bool,
     progress: Progress | None,
     **options: Path,
@@ -116,30 +115,26 @@ def reproduce_command(
         board (NAME): Of the board: only this one; several with commas.
         method (NAME): Of the board: only this method; several with commas.
         limit (N): Of the board: only the first N facts, to try it out.
-        study (FILE): Of the board: only write what is to run as a study, for `kgbench sweep`.
         dry_run: Only forecast time, memory and disk.
         progress: Progress callback.
         **options: The leaderboard's folder.
     """  # noqa: D301 (click reads the character, not its escape)
     context = click.get_current_context()
-    given, chosen_seeds = context.params, seeds or ()
-    _refuse_others(what, context)
-    if what == BOARD:
-        from kgbench.paper.board_report import make_board
+    kind = _kind(what, context)
+    given: dict[str, Any] = {name: context.params[name] for name in OPTIONS[kind]}
+    if kind == BOARD:
+        from kgbench.paper.board_runs import make_board
 
-        return make_board(given, progress)
-    if what == STUDY:
+        return make_board({**given, "quiet": context.params["quiet"]}, progress)
+    del given["dry_run"]
+    given["seeds"] = seeds or ()
+    if kind == STUDY:
         if dry_run:
-            return _study_states(only, chosen_seeds, report)
+            return _study_states(only, given["seeds"], report)
         from kgbench.paper.reproduction import study as make_study
 
         studied = make_study(
-            only=only,
-            seeds=chosen_seeds,
-            runs=runs,
-            report=report,
-            on_run=lambda path: click.echo(f"run      {path}"),
-            progress=progress or False,
+            **given, on_run=lambda path: click.echo(f"run      {path}"), progress=progress or False
         )
         return Output([str(studied)], studied.to_json())
     if rows and dry_run:
@@ -148,22 +143,12 @@ def reproduce_command(
         return _costs(what, given, progress)
     from kgbench.paper.reproduction import reproduce
 
-    made = reproduce(
-        what,
-        model=model,
-        seeds=chosen_seeds,
-        supplement=supplement,
-        rows=rows,
-        report=report,
-        device=device,
-        output_dir=output_dir,
-        progress=progress or False,
-    )
+    made = reproduce(what, **given, progress=progress or False)
     return Output([str(made)], made.to_json())
 
 
-def _refuse_others(what: str, context: click.Context) -> None:
-    """Refuse a name of nothing that is computed, and options that are of other kinds.
+def _kind(what: str, context: click.Context) -> str:
+    """The kind of what is computed, a key of `OPTIONS`; options of other kinds are refused.
 
     Raises:
         InputError: An option is given that does not go with it.
@@ -184,6 +169,7 @@ def _refuse_others(what: str, context: click.Context) -> None:
                 f"{option.opts[0]} is an option of the {' and the '.join(owners)}, not of "
                 f"{what!r}: leave it out"
             )
+    return kind
 
 
 def _study_states(only: Sequence[str], seeds: Seeds, report: Path | None) -> Output:

@@ -16,7 +16,6 @@ from kgbench.paper.figure_specs import (
     Bounded,
     ClaimSpec,
     FigureSpec,
-    Page,
     page,
 )
 from kgbench.paper.pair_rows import About, Donor, PairRows, columns_of
@@ -88,7 +87,6 @@ class PaperFigure:
 
     name: str
     spec: FigureSpec
-    page: Page
     about: About
     prompts: Mapping[str, Sequence[PromptColumns]]
     """Each prompt's columns under each training seed."""
@@ -98,7 +96,7 @@ class PaperFigure:
     @property
     def trainings(self) -> Sequence[str]:
         """Trainings of its donors."""
-        return self.page.trainings_of([self.spec.evaluation], self.about.scale)
+        return page().trainings_of([self.spec.evaluation], self.about.scale)
 
     @property
     def model(self) -> str:
@@ -139,8 +137,8 @@ class PaperFigure:
 
     def rates(self, prompt: str) -> dict[str, dict[str, PublishedRow]]:
         """The paper's figures of a prompt, see `published_rates`."""
-        learned = self.page.evaluations[self.spec.evaluation].learned(self.about.scale)
-        return published_rates(self.spec, self.page.trainings[learned].dataset, prompt)
+        learned = page().evaluations[self.spec.evaluation].learned(self.about.scale)
+        return published_rates(self.spec, page().trainings[learned].dataset, prompt)
 
     @cached_property
     def claims(self) -> Sequence[CheckedClaim]:
@@ -155,7 +153,7 @@ class PaperFigure:
         for prompt, columns in self.prompts.items():
             rates = self.rates(prompt) if metric == "top5" else {}
             means = means_of(columns, metric, rows)
-            for spec in self.page.claims_of(self.spec):
+            for spec in page().claims_of(self.spec):
                 first, second = rows.get(spec.first, spec.first), rows.get(spec.second, spec.second)
                 difference = difference_over(columns, metric, first, second, spec.share).rounded()
                 larger = None if difference.undefined else larger_term(spec, means)
@@ -168,40 +166,38 @@ class PaperFigure:
         return claims
 
 
-def figures_from(names: Sequence[str], measured: PairRows, page: Page) -> list[PaperFigure]:
+def figures_from(names: Sequence[str], measured: PairRows) -> list[PaperFigure]:
     """Figures from rows; no model is needed.
 
     Args:
         names: Their names.
         measured: The rows.
-        page: The page of the figures.
 
     Raises:
         InputError: An evaluation of these figures has no rows.
         DataError: A configuration is missing.
     """
-    evaluations = page.evaluations_of(names)
+    evaluations = page().evaluations_of(names)
     columns = {evaluation: columns_of(measured, evaluation) for evaluation in evaluations}
     figures = []
     for name in names:
-        spec = page.figures[name]
+        spec = page().figures[name]
         prompts = {prompt: columns[spec.evaluation][prompt] for prompt in spec.prompts}
-        rows = page.rows[spec.rows]
-        figures.append(PaperFigure(name, spec, page, measured.about, prompts, rows))
+        figures.append(PaperFigure(name, spec, measured.about, prompts, page().rows[spec.rows]))
     return figures
 
 
-def figures_there(names: Sequence[str], measured: PairRows, page: Page) -> list[str]:
+def figures_there(names: Sequence[str], about: About) -> list[str]:
     """Of these figures those with rows under some seed."""
-    return [name for name in names if measured.about.seeds_of(page.figures[name].evaluation)]
+    return [name for name in names if about.seeds_of(page().figures[name].evaluation)]
 
 
-def lacking(names: Sequence[str], measured: PairRows, page: Page) -> dict[str, tuple[int, ...]]:
+def lacking(names: Sequence[str], about: About) -> dict[str, tuple[int, ...]]:
     """Missing training seeds of the evaluations behind figures, by evaluation."""
     missing = {}
-    for evaluation in page.evaluations_of(names):
-        there = measured.about.seeds_of(evaluation)
-        seeds = tuple(seed for seed in measured.about.seeds if seed not in there)
+    for evaluation in page().evaluations_of(names):
+        there = about.seeds_of(evaluation)
+        seeds = tuple(seed for seed in about.seeds if seed not in there)
         if seeds:
             missing[evaluation] = seeds
     return missing
@@ -297,32 +293,30 @@ def published_rates(
 def _in_rates(
     rates: Mapping[str, Mapping[str, PublishedRow]], claim: ClaimSpec
 ) -> dict[str, PublishedDifference]:
-    """The claim's difference among each model's rates."""
+    """The claim's difference among each model's rates.
+
+    Its interval has one more hit and miss in each rate (Agresti and Caffo, 2000).
+    """
     weights = {claim.first: 1.0, claim.second: -claim.share}
     if claim.share != 1:
         weights["PRE"] = claim.share - 1
     differences = {}
     for model, rows in rates.items():
-        if set(weights) <= set(rows):
-            # Where PRE is not given, 0 stands for it: a term recovers at most what this says.
-            means = {"PRE": 0.0} | {name: row.top5 for name, row in rows.items()}
-            differences[model] = _weighted(rows, weights, larger_term(claim, means))
+        if not set(weights) <= set(rows):
+            continue
+        value = middle = variance = 0.0
+        for name, weight in weights.items():
+            row = rows[name]
+            moved = (row.top5 * row.n + 1) / (row.n + 2)
+            value += weight * row.top5
+            middle += weight * moved
+            variance += weight**2 * moved * (1 - moved) / (row.n + 2)
+        half = _Z * math.sqrt(variance)
+        # Where PRE is not given, 0 is taken for it: a term recovers at most what this gives.
+        means = {"PRE": 0.0} | {name: row.top5 for name, row in rows.items()}
+        larger = larger_term(claim, means)
+        differences[model] = PublishedDifference(value, middle - half, middle + half, larger)
     return differences
-
-
-def _weighted(
-    rows: Mapping[str, PublishedRow], weights: Mapping[str, float], larger: ClaimTerm | None
-) -> PublishedDifference:
-    """Weighted sum of rates; interval with one more hit and miss each (Agresti and Caffo, 2000)."""
-    value = middle = variance = 0.0
-    for name, weight in weights.items():
-        row = rows[name]
-        moved = (row.top5 * row.n + 1) / (row.n + 2)
-        value += weight * row.top5
-        middle += weight * moved
-        variance += weight**2 * moved * (1 - moved) / (row.n + 2)
-    half = _Z * math.sqrt(variance)
-    return PublishedDifference(value, middle - half, middle + half, larger)
 
 
 def family(model: str) -> str | None:

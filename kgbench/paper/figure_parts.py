@@ -17,6 +17,7 @@ from kgbench.models.catalog import CARD, read_donor_card, read_pair_card
 from kgbench.models.checkpoints import Checkpoint, locate
 from kgbench.models.loading import adapted_donor
 from kgbench.models.lora import ADAPTER_CONFIG
+from kgbench.models.tensors import stored_hash
 from kgbench.paper.ingredients import SHIPPED, Ingredients, is_on_hub
 from kgbench.paper.pair_rows import (
     About,
@@ -114,7 +115,7 @@ def make(
         InputError: Something cannot be had; found before the part that needs it is begun.
     """
     parts, measured = parts_of(figures, seeds, known), known
-    loaded: tuple[int | None, Pairs] = (None, Pairs())
+    seed, loaded = seeds[0].seed, Pairs()
     for number, part in enumerate(parts, 1):
         what, report = part.what, numbered(progress, number, len(parts))
         if part.kind == "pair":
@@ -126,10 +127,10 @@ def make(
             if not (is_on_hub(spec.supplement) and _stored(spec, place).done):
                 finetune(what.with_texts(spec), place, device=device, progress=report)
         else:
-            if loaded[0] != what.seed:
-                loaded = (what.seed, Pairs())
+            if seed != what.seed:
+                seed, loaded = what.seed, Pairs()
             settings = Settings(device=device, output_dir=output_dir, on_record=on_record)
-            rows = _evaluated(part, settings, report, loaded[1])
+            rows = _evaluated(part, settings, report, loaded)
             measured = joined(measured, rows)
             if keep is not None:
                 keep(measured)
@@ -153,7 +154,7 @@ def _evaluated(
         donors={what.seed: {training: _donor(what, training) for training in trainings}},
         evaluations={what.seed: {name: Evaluated.of(record, what.identity(name))}},
     )
-    return PairRows(about, kept_rows(what.seed, name, what.page, facts))
+    return PairRows(about, kept_rows(what.seed, name, facts))
 
 
 @contextmanager
@@ -201,7 +202,7 @@ def _donor(what: Ingredients, name: str) -> Donor:
     if not what.is_own(name) or not what.tiny:
         return Donor.of(read_donor_card(shipped or what.place(name)))
     texts = len(set(finetuning_rounds(what.recipe, what.own_facts())[0]))
-    return Donor.of_pair(*what.own_donor(), texts)
+    return Donor.of_pair(read_pair_card(what.pair), stored_hash(what.pair / "sft"), texts)
 
 
 def costs(
@@ -253,7 +254,7 @@ def _pair_cost(part: FigurePart, settings: Settings) -> Cost:
     shipped = locate(what.entry.recipient).directory
     seconds = read_pair_card(shipped.parent)["seconds"]
     stages = [] if what.ready else ["recipient"]
-    if part.name and not what.has_own_donor:
+    if part.name and not (what.pair / CARD).is_file():
         stages.append("sft")
     if not stages:
         return Cost("", done=True)

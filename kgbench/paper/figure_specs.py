@@ -79,40 +79,25 @@ class Departure(Strict):
     """Of the pairs that have it."""
 
 
-class TinyTraining(Strict):
-    """A donor's training on a tiny pair."""
+class Training(Strict):
+    """A donor."""
 
     dataset: str
-    facts: int
-    """The first of the data set, or of its half."""
-    recipe: str = "frozen"
+    part: str | None = None
+    facts: int | None = None
+    """The first of the data set, or of its half; None of all."""
+    recipe: str = "aggressive"
+    direction: str = "both"
     changes: dict[str, int] = Field(default_factory=dict)
     """Values in place of the recipe's."""
     rearranged: bool = False
     """Whether co-stars of these movies are exchanged."""
     pair: bool = False
     """Whether it is the pair's own donor, which is not trained again."""
-
-
-class SmallTraining(Strict):
-    """A donor's training on a small pair, where it is another than most."""
-
-    direction: str | None = None
-    recipe: str | None = None
-    changes: dict[str, int] = Field(default_factory=dict)
-    """Values in place of the recipe's."""
-
-
-class Training(Strict):
-    """A donor."""
-
-    dataset: str
-    part: str | None = None
-    recipe: str = "aggressive"
-    direction: str = "both"
-    tiny: TinyTraining | None = None
-    """None for a training of other pairs alone."""
-    small: SmallTraining | None = None
+    tiny: dict[str, Any] | None = None
+    """What of it is different on a tiny pair; None for a training of other pairs alone."""
+    small: dict[str, Any] = Field(default_factory=dict)
+    """What of it is different on a small pair from most trainings there."""
 
 
 class Evaluation(Strict):
@@ -168,8 +153,7 @@ class Bounded(Strict):
     @property
     def bounds(self) -> Mapping[str, float]:
         """Bounds by operator."""
-        operators = {"ge": self.ge, "gt": self.gt, "le": self.le, "lt": self.lt}
-        return {op: bound for op, bound in operators.items() if bound is not None}
+        return self.model_dump(include={"ge", "gt", "le", "lt"}, exclude_none=True)
 
 
 class ClaimSpec(Bounded):
@@ -180,10 +164,6 @@ class ClaimSpec(Bounded):
     """Whether it could hardly fail where the donor answers its facts."""
     models: tuple[str, ...] = ()
     """The paper's models that it is claimed of; by default all."""
-
-    def is_about(self, model: str) -> bool:
-        """Whether it is claimed of one of the paper's models."""
-        return not self.models or model in self.models
 
 
 class Criterion(Bounded):
@@ -302,6 +282,18 @@ class Page(Strict):
         spec = self.figures[figure]
         left_out = scale == "small" and spec.evaluation in self.small.without
         return spec.scale in (None, scale) and not left_out
+
+    def training(self, name: str, scale: Scale) -> Training:
+        """A training on pairs of a scale."""
+        training, small = self.trainings[name], self.small
+        changes: dict[str, Any] = {}
+        if scale == "tiny":
+            assert training.tiny is not None, f"{name} is of other pairs"
+            changes = {"recipe": "frozen", **training.tiny}
+        elif scale == "small":
+            usual = {"facts": small.facts, "direction": small.direction, "recipe": small.recipe}
+            changes = {**usual, "pair": name == small.shipped, **training.small}
+        return Training.model_validate(training.model_dump() | changes)
 
     def trainings_of(self, evaluations: Sequence[str], scale: Scale) -> tuple[str, ...]:
         """The donors behind evaluations, each once, recipients first."""

@@ -11,17 +11,17 @@ from typing import Any
 
 from huggingface_hub import HfApi
 
-from kgbench.data import ImportOptions, is_shipped, load_dataset
+from kgbench.data import ImportOptions, load_dataset
 from kgbench.data.facts import hash_of
 from kgbench.errors import InputError
 from kgbench.extras import install_command
 from kgbench.hub import ANSWER_WITHIN, hub_errors
 from kgbench.models import catalog
-from kgbench.models.catalog import CARD, Entry, donors_folder, read_pair_card
+from kgbench.models.catalog import Entry, donors_folder
 from kgbench.models.checkpoints import locate
 from kgbench.models.fetching import fetched_model
 from kgbench.models.tensors import stored_hash
-from kgbench.paper.figure_specs import KNOWN, Page, Scale, SmallTraining, TinyTraining, Training
+from kgbench.paper.figure_specs import KNOWN, Page, Scale
 from kgbench.records import write_whole
 from kgbench.runner import Spec
 from kgbench.runner.lookup import load_suite
@@ -117,28 +117,13 @@ class Ingredients:
 
     def is_own(self, name: str) -> bool:
         """Whether a donor is the pair's own, which comes with its recipient."""
-        if self.tiny:
-            return self._tiny(name).pair
-        ships = self.scale == "small" and self.seed == SHIPPED and bool(self.entry.donors)
-        return ships and name == self.page.small.shipped
-
-    def _tiny(self, name: str) -> TinyTraining:
-        tiny = self.page.trainings[name].tiny
-        assert tiny is not None, f"{name} is of other pairs"
-        return tiny
-
-    def own_donor(self) -> tuple[Mapping[str, Any], str]:
-        """The card of the pair, and the hash of its donor's stored weights."""
-        return read_pair_card(self.pair), stored_hash(self.pair / "sft")
+        if not self.page.training(name, self.scale).pair:
+            return False
+        return self.tiny or (self.seed == SHIPPED and bool(self.entry.donors))
 
     def own_facts(self) -> list[Mapping[str, str]]:
         """The facts that the pair's own donor learned."""
         return [fact.fields for fact in load_dataset(self.recipe.dataset).facts]
-
-    @property
-    def has_own_donor(self) -> bool:
-        """Whether the pair's own donor is there."""
-        return (self.pair / CARD).is_file()
 
     def source(self, name: str) -> str:
         """The checkpoint of a donor."""
@@ -148,53 +133,31 @@ class Ingredients:
 
     def dataset(self, name: str) -> str:
         """The facts of a training, as `load_dataset` takes them."""
-        training = self.page.trainings[name]
+        training = self.page.training(name, self.scale)
         part = f":{training.part}" if training.part else ""
-        dataset, most = training.dataset, self.page.small.facts
-        if self.scale == "paper":
-            assert is_shipped(dataset)
+        dataset, most = training.dataset, training.facts
+        if training.rearranged:
+            return self._rearranged(dataset, most)
+        if most is None or len(load_dataset(dataset + part).facts) <= most:
             return dataset + part
-        if self.tiny:
-            tiny = self._tiny(name)
-            dataset, most = tiny.dataset, tiny.facts
-            if tiny.rearranged:
-                return self._rearranged(dataset, most)
-        few = len(load_dataset(dataset + part).facts) > most
-        return dataset + (f":first{most * (2 if part else 1)}" if few else "") + part
+        return f"{dataset}:first{most * (2 if part else 1)}{part}"
 
     def training(self, name: str) -> FinetuneSpec:
         """The specification of a donor."""
-        training = self.page.trainings[name]
-        direction, recipe, changes = self._choices(name)
+        training = self.page.training(name, self.scale)
         return FinetuneSpec(
             dataset=self.dataset(name),
-            recipe=recipe,
+            recipe=training.recipe,
             model=None if self.builds else self.model,
             recipient=self.recipient if self.builds else None,
-            direction=direction,
+            direction=training.direction,
             seed=self.seed,
-            supplement=self._supplement(training),
-            changes=changes,
+            supplement=self._supplement() if training.recipe == "less_aggressive" else None,
+            changes=training.changes,
         )
 
-    def _choices(self, name: str) -> tuple[str, str, Mapping[str, int]]:
-        """A donor's direction and recipe, and what replaces the recipe's values."""
-        training, small = self.page.trainings[name], self.page.small
-        if self.tiny:
-            tiny = self._tiny(name)
-            return training.direction, tiny.recipe, tiny.changes
-        if self.scale == "paper":
-            return training.direction, training.recipe, {}
-        other = training.small or SmallTraining()
-        return (
-            other.direction or small.direction,
-            other.recipe or small.recipe,
-            other.changes,
-        )
-
-    def _supplement(self, training: Training) -> str | None:
-        if training.recipe != "less_aggressive":
-            return None
+    def _supplement(self) -> str:
+        """Texts for the gentle recipe."""
         if not self.tiny:
             return self.supplement or self.page.hub.supplement
         texts = passing_texts(self.page.tiny.supplement)
@@ -288,7 +251,7 @@ class Ingredients:
         usual = Supplement(source, (_LONG,) * n)
         return replace(spec, supplement=hub_texts(source, n, spec.seed) if download else usual)
 
-    def _rearranged(self, name: str, n: int) -> str:
+    def _rearranged(self, name: str, n: int | None) -> str:
         """The first movies of pretraining, with each other's co-stars."""
         movies = pretraining_movies()[:n]
         rows = []
@@ -305,9 +268,7 @@ class Ingredients:
 
     def _facts(self, name: str, rows: Sequence[Mapping[str, str]]) -> str:
         """A file of movies."""
-        facts = []
-        for number, row in enumerate(rows, 1):
-            facts.append({"id": f"{name}/{number}", **row})
+        facts = [{"id": f"{name}/{number}", **row} for number, row in enumerate(rows, 1)]
         return self._kept(f"{name}.jsonl", data_file(name, facts))
 
     def _kept(self, name: str, text: str) -> str:

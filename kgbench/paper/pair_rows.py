@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from kgbench.errors import DataError, InputError
-from kgbench.paper.figure_specs import Page, Scale, page
+from kgbench.paper.figure_specs import Scale, page
 from kgbench.records import Record, Strict
 from kgbench.stats.scores import PromptColumns, by_prompt
 
@@ -199,19 +199,18 @@ class PairRows:
     """Rows of SCHEMA."""
 
 
-def kept_rows(seed: int, evaluation: str, page: Page, facts: pa.Table) -> pa.Table:
+def kept_rows(seed: int, evaluation: str, facts: pa.Table) -> pa.Table:
     """Rows of an evaluation that some figure shows.
 
     Args:
         seed: The training seed.
         evaluation: Its name.
-        page: The page of the figures.
         facts: The per-fact rows.
     """
     shown: set[tuple[str, str]] = set()
-    for figure in page.figures.values():
+    for figure in page().figures.values():
         if figure.evaluation == evaluation:
-            grafts = ("PRE", "SFT", *page.rows[figure.rows].values())
+            grafts = ("PRE", "SFT", *page().rows[figure.rows].values())
             shown.update(product(figure.prompts, grafts))
     names = (facts[name].to_pylist() for name in ("prompt", "graft", "fact"))
     keys = list(zip(*names, strict=True))

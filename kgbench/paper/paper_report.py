@@ -123,12 +123,15 @@ def report_text(
     for figure in figures:
         for (seed, name), donor in figure.donors.items():
             donors[seed, name, donor.weights] = donor
-        trained += _trained(figure)
+            values = {key: plain_text(donor.recipe[key]) for key in _HYPERPARAMETERS}
+            trained.append((f"{donor.recipe['name']}, {_RECIPE.format_map(values)}", name))
         for name in figure.trainings:
-            tiny = page().trainings[name].tiny
-            facts.append((tiny.facts if about.tiny and tiny else page().small.facts, name))
+            facts.append((page().training(name, about.scale).facts or 0, name))
     facts.sort(key=itemgetter(0), reverse=True)
-    evaluations = list(_evaluations(figures))
+    names = dict.fromkeys(figure.spec.evaluation for figure in figures)
+    evaluations: list[tuple[int, str, Evaluated]] = []
+    for seed, runs in sorted(about.evaluations.items()):
+        evaluations += ((seed, name, runs[name]) for name in names if name in runs)
     return filled_page(
         __package__,
         model=model,
@@ -140,7 +143,7 @@ def report_text(
         control=control,
         least=LEAST,
         held=held,
-        others=[spec for spec in held if like and not spec.is_about(like)],
+        others=[spec for spec in held if like and spec.models and like not in spec.models],
         agreement=like and claims_agreement([claim for _, claim in cited], like),
         cited=cited,
         added=added,
@@ -177,13 +180,6 @@ def _share(figures: Sequence[PaperFigure], left: Mapping[str, Sequence[int]]) ->
     return {chosen(share, scale): share for share in page().shares}.get(names, "all")
 
 
-def _outcome_text(claim: CheckedClaim) -> str:
-    """The outcome; of a vacuous claim with the term that recovers next to nothing."""
-    if claim.outcome != "vacuous" or claim.larger is None:
-        return claim.outcome
-    return f"vacuous: {claim.larger.name} recovers {number_text(claim.larger.recovery)}"
-
-
 def _meaning(claim: CheckedClaim) -> str:
     """The claim as an inequality."""
     spec = claim.spec
@@ -212,15 +208,11 @@ def _cells(claim: CheckedClaim, separator: str) -> list[str]:
     paper = []
     for model, outcome in claim.in_paper.items():
         paper.append(f"{model} {number_text(claim.paper[model].value)}{_MARKS[outcome]}")
-    texts = [claim.spec.says, _meaning(claim), _difference(claim), _outcome_text(claim)]
+    comes, larger = str(claim.outcome), claim.larger
+    if comes == "vacuous" and larger is not None:
+        comes = f"vacuous: {larger.name} recovers {number_text(larger.recovery)}"
+    texts = [claim.spec.says, _meaning(claim), _difference(claim), comes]
     return [*texts, separator.join(paper) or "–"]
-
-
-def _evaluations(figures: Sequence[PaperFigure]) -> Iterator[tuple[int, str, Evaluated]]:
-    """Training seed and name of each evaluation of figures."""
-    names = dict.fromkeys(figure.spec.evaluation for figure in figures)
-    for seed, runs in sorted(figures[0].about.evaluations.items()):
-        yield from ((seed, name, runs[name]) for name in names if name in runs)
 
 
 def _text(cell: Cell) -> str:
@@ -269,13 +261,6 @@ def _terminal_row(claim: CheckedClaim) -> list[Cell]:
     says, meaning, difference, outcome, paper = _cells(claim, "\n")
     shown: Cell = difference if claim.difference.undefined is None else claim.difference
     return [says, fill(meaning, _MEANING), shown, fill(outcome, _OUTCOME), paper]
-
-
-def _trained(figure: PaperFigure) -> Iterator[tuple[str, str]]:
-    """The recipe of each donor of a figure, and its name."""
-    for (_, name), donor in figure.donors.items():
-        values = {key: plain_text(donor.recipe[key]) for key in _HYPERPARAMETERS}
-        yield f"{donor.recipe['name']}, {_RECIPE.format_map(values)}", name
 
 
 def _by_name(pairs: Iterable[tuple[object, str]], separator: str) -> str:

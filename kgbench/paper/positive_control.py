@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from kgbench.numbers import number_text
 from kgbench.paper.figure_claims import ClaimTerm, larger_term, means_of
-from kgbench.paper.figure_specs import Criterion, Page
+from kgbench.paper.figure_specs import Criterion, page
 from kgbench.paper.pair_rows import PairRows, columns_of
 from kgbench.testing.decisions import OPERATORS
 
@@ -93,30 +93,20 @@ class Result:
         return {str(seed): _text(self.criterion, own) for seed, own in self.rates.items()}
 
 
-def results(measured: PairRows, page: Page) -> tuple[Result, ...]:
-    """All criteria with rows of their evaluation.
-
-    Args:
-        measured: The rows of a pair.
-        page: The page of the figures.
-    """
+def results(measured: PairRows) -> tuple[Result, ...]:
+    """All criteria of which the rows of a pair hold the evaluation."""
     found = []
-    for criterion in page.criteria:
-        figure = page.figures[criterion.figure]
+    for criterion in page().criteria:
+        figure = page().figures[criterion.figure]
         seeds = measured.about.seeds_of(figure.evaluation)
         if not seeds:
             continue
         columns = columns_of(measured, figure.evaluation)
-        grafts = {"PRE": "PRE", "SFT": "SFT", **page.rows[figure.rows]}
         rates: dict[int, dict[str, Rates]] = {seed: {} for seed in seeds}
-        larger = {}
-        named = [*criterion.terms, criterion.of] if criterion.of else criterion.terms
+        larger, rows = {}, page().rows[figure.rows]
         for prompt in criterion.prompts:
-            means = means_of(columns[prompt], "top5", {term: grafts[term] for term in named})
-            larger[prompt] = larger_term(criterion, means)
+            larger[prompt] = larger_term(criterion, means_of(columns[prompt], "top5", rows))
             for seed, own in zip(seeds, columns[prompt], strict=True):
-                scores = own.scores("top5")
-                own_rates = {term: float(scores[grafts[term]].mean()) for term in criterion.terms}
-                rates[seed][prompt] = own_rates
+                rates[seed][prompt] = means_of([own], "top5", rows)
         found.append(Result(criterion, rates, larger))
     return tuple(found)

@@ -171,17 +171,17 @@ def _reported(
 ) -> Reproduction:
     """The requested figures; the report has all with rows, but of given files only these."""
     # Of several figures those that are there will do; a single one that is not is an error.
-    there = figures_there(names, measured, page())
-    asked = figures_from(there if there and len(names) > 1 else names, measured, page())
+    about = measured.about
+    there = figures_there(names, about)
+    asked = figures_from(there if there and len(names) > 1 else names, measured)
     shown, figures = names, asked
     if not files:
-        shown = chosen("all", measured.about.scale)
-        figures = figures_from(figures_there(shown, measured, page()), measured, page())
-    folder = report_folder(measured.about.model, report)
-    control = results(measured, page()) if measured.about.tiny and len(shown) > 1 else ()
-    path = write_report(figures, folder, lacking(shown, measured, page()), control)
-    rows = files[0] if len(files) == 1 else folder / ROWS
-    return Reproduction(measured.about.model, asked, path, rows)
+        shown = chosen("all", about.scale)
+        figures = figures_from(figures_there(shown, about), measured)
+    folder = report_folder(about.model, report)
+    control = results(measured) if about.tiny and len(shown) > 1 else ()
+    path = write_report(figures, folder, lacking(shown, about), control)
+    return Reproduction(about.model, asked, path, files[0] if len(files) == 1 else folder / ROWS)
 
 
 def answer_of(figure: PaperFigure) -> dict[str, Any]:
@@ -215,10 +215,13 @@ class StudyResults:
     findings: Findings
     made: int
     """Runs that were made just now."""
-    runs: int
-    """Runs of the design."""
     path: Path
     """The page."""
+
+    @property
+    def runs(self) -> int:
+        """Runs of the design."""
+        return len(self.findings.study.runs)
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints."""
@@ -271,4 +274,4 @@ def study(
         progress, lambda callback: make_runs(design, chosen_runs, folder, runs, callback, keep)
     )
     found = findings(design, finished(design, folder))
-    return StudyResults(found, made, len(design.runs), write_study(found, folder))
+    return StudyResults(found, made, write_study(found, folder))

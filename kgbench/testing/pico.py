@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -66,23 +66,39 @@ PICO_FAMILIES: Mapping[str, Callable[[int, bool], PreTrainedConfig]] = {
 @cache
 def pico_tokenizer(bos: bool) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer of 300 tokens that splits most words; `bos` adds a BOS token."""
-    inner = Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    special = ["<pad>", "<bos>", "<eos>"]
-    inner.train_from_iterator(
-        [_CORPUS],
-        trainers.BpeTrainer(
-            vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-        ),
+    return byte_tokenizer([_CORPUS], 300, ["<pad>", "<bos>", "<eos>"], bos)
+
+
+def byte_tokenizer(
+    texts: Iterable[str], vocabulary: int, special: Sequence[str], bos: bool
+) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer.
+
+    Args:
+        texts: Texts to compress.
+        vocabulary: Number of tokens, including special ones and the 256 bytes.
+        special: Tokens for padding, beginning and end; of two, the last is for both ends.
+        bos: Whether the token for the beginning is put before every text.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=list(special),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
+    tokenizer.train_from_iterator(texts, trainer)
+    pad, begin, end = special[0], special[1], special[-1]
     if bos:
-        inner.post_processor = processors.TemplateProcessing(
-            single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", 1)]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{begin} $A",
+            pair=f"{begin} $A {begin} $B:1",
+            special_tokens=[(begin, tokenizer.token_to_id(begin))],
         )
     return PreTrainedTokenizerFast(
-        tokenizer_object=inner, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>"
+        tokenizer_object=tokenizer, pad_token=pad, bos_token=begin, eos_token=end
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kgbench.models.pair import ModelPair
     from kgbench.records import Record
     from kgbench.runner import Pairs, Spec
+    from kgbench.runner.lookup import Workload
     from kgbench.runner.third_party_watch import Watch
 
 ONE: Mapping[str, tuple[str, str]] = {
@@ -92,13 +93,15 @@ class Options:
 
     def one(self, name: str) -> str | None:
         """The value of an option in `ONE`."""
-        key = f"kgbench_{name}"
-        return self.config.getoption(key) or self.config.getini(key) or None
+        return self._given(name) or None
 
     def many(self, name: str) -> Sequence[str]:
         """The values of an option in `MANY`."""
+        return self._given(name) or ()
+
+    def _given(self, name: str) -> Any:
         key = f"kgbench_{name}"
-        return self.config.getoption(key) or self.config.getini(key) or ()
+        return self.config.getoption(key) or self.config.getini(key)
 
     def path(self, name: str, text: str) -> Path:
         """A path from where pytest was called, or of an ini file from where that is."""
@@ -190,9 +193,13 @@ class Session:
         return Pairs()
 
     @cached_property
-    def facts(self) -> Dataset:
-        """The facts, as many as the limit allows."""
-        from kgbench.runner.sources import Sources
+    def work(self) -> Workload:
+        """The same with its names looked up; no model is loaded.
+
+        Raises:
+            InputError: No model is named, or a name is wrong.
+        """
+        from kgbench.runner import check
 
         if self.spec.model is None and self.spec.recipient is None and self.spec.dataset is None:
             raise InputError(
@@ -200,7 +207,12 @@ class Session:
                 "--kgbench-recipient PATH with --kgbench-donor sft=PATH; or kgbench_model in the "
                 "ini file"
             )
-        dataset = Sources.of(self.spec).facts()
+        return check(self.spec)
+
+    @cached_property
+    def facts(self) -> Dataset:
+        """The facts, as many as the limit allows."""
+        dataset = self.work.dataset
         if self.spec.limit is None:
             return dataset
         return dataset.subset(fact.id for fact in dataset.facts[: self.spec.limit])
@@ -208,26 +220,22 @@ class Session:
     @cached_property
     def prompts(self) -> list[Prompt]:
         """The facts in all prompts."""
-        from kgbench.runner import check
-
-        _ = self.facts
-        return list(chain.from_iterable(check(self.spec).prompts.values()))
+        return list(chain.from_iterable(self.work.prompts.values()))
 
     @cached_property
     def model_pair(self) -> ModelPair:
         """The models; mistakes are found before they are loaded."""
-        from kgbench.runner import Settings, check
+        from kgbench.runner import Settings
 
-        _ = self.facts
-        work = check(self.spec)
+        work = self.work
         return self.pairs.load(work.sources, Settings(), work.dtype)
 
     @cached_property
     def localizer(self) -> AbstractLocalizer:
         """The method."""
-        from kgbench.runner.lookup import check, made_localizer
+        from kgbench.runner.lookup import made_localizer
 
-        return made_localizer(check(self.spec))
+        return made_localizer(self.work)
 
     def evaluate(self, temporary: Path) -> Record:
         """The record of the whole run, from the folder of records or computed.

@@ -69,7 +69,18 @@ def build_command(
         for name, value in choices.items():
             if value is not None:
                 raise InputError(f"--{name} is of a plant: add --level or --blocks")
-        return Output(_pair(pair, seed, output_dir, progress))
+        from kgbench.models.catalog import entry
+        from kgbench.zoo.tiny_pairs import build_recipe, recipe
+
+        target = output_dir or Path(pair)
+        build_recipe(recipe(pair), target, seed=seed, progress=progress)
+        models = f"--recipient {target}/recipient --donor sft={target}/sft"
+        return Output(
+            [
+                f"pair     {target}",
+                f"try it   kgbench eval {models} --dataset {entry(pair).dataset}",
+            ]
+        )
     from kgbench.zoo.plants import plant
 
     made = plant(
@@ -93,18 +104,3 @@ def build_command(
             "graft_drop,random",
         ]
     )
-
-
-def _pair(
-    name: str, seed: int | None, output_dir: Path | None, report: Progress | None
-) -> list[str]:
-    from kgbench.models.catalog import entry
-    from kgbench.zoo.tiny_pairs import build_recipe, recipe
-
-    target = output_dir or Path(name)
-    build_recipe(recipe(name), target, seed=seed, progress=report)
-    return [
-        f"pair     {target}",
-        f"try it   kgbench eval --recipient {target}/recipient --donor sft={target}/sft --dataset "
-        f"{entry(name).dataset}",
-    ]

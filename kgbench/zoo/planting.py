@@ -24,9 +24,9 @@ have at these tokens, and hardly at others.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, cycle, islice
 from typing import Any
@@ -35,7 +35,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.hooks import RemovableHandle
 from transformers.pytorch_utils import Conv1D
 
 from kgbench.data import Dataset, load_prompts
@@ -124,7 +123,6 @@ class Change:
     """Orthonormal directions of inputs that what is trained may read; None for all."""
     filling: Float[Tensor, "output rank"] | None = None
     present: bool = True
-    handle: RemovableHandle | None = field(default=None, repr=False)
 
     def __call__(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """The hook on the module."""
@@ -188,6 +186,11 @@ def _root(matrix: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
 
 
 Changes = Mapping[Block, Sequence[Change]]
+
+
+def changes_in(changes: Changes, blocks: Iterable[Block]) -> list[Change]:
+    """The changes of some blocks."""
+    return list(chain.from_iterable(changes[block] for block in blocks))
 
 
 def changes_of(
@@ -307,16 +310,14 @@ def inputs_of(
 ) -> dict[str, Float[Tensor, "inside input"]]:
     """Inputs of modules at some tokens."""
     read: dict[str, Tensor] = {}
-    handles = []
-    for path, module in modules.items():
+    with ExitStack() as hooks:
+        for path, module in modules.items():
 
-        def note(_: nn.Module, inputs: tuple[Tensor, ...], path: str = path) -> None:
-            read[path] = inputs[0][tokens]
+            def note(_: nn.Module, inputs: tuple[Tensor, ...], path: str = path) -> None:
+                read[path] = inputs[0][tokens]
 
-        handles.append(module.register_forward_pre_hook(note))
-    texts.loss(model)
-    for handle in handles:
-        handle.remove()
+            hooks.callback(module.register_forward_pre_hook(note).remove)
+        texts.loss(model)
     return read
 
 
@@ -382,15 +383,10 @@ def leak(changes: Sequence[Change], rows: Rows) -> float:
 @contextmanager
 def hooked(changes: Changes) -> Iterator[None]:
     """Changes are part of their model."""
-    some = list(chain.from_iterable(changes.values()))
-    try:
-        for change in some:
-            change.handle = change.module.register_forward_hook(change)
+    with ExitStack() as hooks:
+        for change in changes_in(changes, changes):
+            hooks.callback(change.module.register_forward_hook(change).remove)
         yield
-    finally:
-        for change in some:
-            if change.handle is not None:
-                change.handle.remove()
 
 
 # ---------------------------------------------------------------------------------------- training
@@ -486,20 +482,19 @@ def lessons_of(
     """
     kept = Texts.of(pair, decoys, tokens)
     share = len(planted.facts) / (len(planted.facts) + len(decoys.facts))
-    facts = Texts.of(pair, planted, tokens).beside(kept, share)
-    lessons = [Lesson("facts", facts, tuple(blocks))]
-    if len(blocks) > 1 and way == "either":
-        lessons = []
-        for block in blocks:
-            absent = tuple(one for one in blocks if one != block)
-            lessons.append(Lesson(str(block), facts, (block,), absent))
-        # Two that each answer alone may spoil each other's answer in the whole model.
-        lessons.append(Lesson("both", facts, tuple(blocks)))
-    elif len(blocks) > 1 and way == "shares":
-        lessons = []
+    lessons = []
+    if len(blocks) > 1 and way == "shares":
         for block, part in zip(blocks, shares(planted, len(blocks)), strict=True):
             own = Texts.of(pair, part, tokens).beside(kept, share)
             lessons.append(Lesson(str(block), own, (block,)))
+    else:
+        facts = Texts.of(pair, planted, tokens).beside(kept, share)
+        if len(blocks) > 1 and way == "either":
+            for block in blocks:
+                absent = tuple(one for one in blocks if one != block)
+                lessons.append(Lesson(str(block), facts, (block,), absent))
+        # Two that each answer alone may spoil each other's answer in the whole model.
+        lessons.append(Lesson("facts", facts, tuple(blocks)))
     return [*lessons, Lesson("decoys", kept, tuple(rest))]
 
 
@@ -538,16 +533,15 @@ def train(
         confined: Confines the changes of a lesson's blocks as inputs are by now; None for all.
     """
     *planted, decoys = lessons
-    first, begun = [decoys] * recipe.decoy_steps, recipe.decoy_steps
+    begun, learned = recipe.decoy_steps, 0
     unit = [*planted * recipe.per_decoy_step, decoys]
     then = recipe.steps // recipe.per_decoy_step * len(unit)
     optimizers = {}
     for lesson in lessons:
-        own = list(chain.from_iterable(changes[block] for block in lesson.blocks))
+        own = changes_in(changes, lesson.blocks)
         factors = [*(change.up for change in own), *(change.down for change in own)]
         optimizers[lesson.name] = torch.optim.Adam(factors, recipe.learning_rate)
-    everything, learned = list(chain.from_iterable(changes.values())), 0
-    for step, lesson in enumerate([*first, *islice(cycle(unit), then)]):
+    for step, lesson in enumerate([*[decoys] * begun, *islice(cycle(unit), then)]):
         report(step, begun + then)
         if learned >= len(unit):  # nothing would change any more
             break
@@ -569,7 +563,7 @@ def train(
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            for change in chain.from_iterable(changes[block] for block in lesson.blocks):
+            for change in changes_in(changes, lesson.blocks):
                 change.fill()
-    for change in everything:
+    for change in changes_in(changes, changes):
         change.present = True

@@ -6,8 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, partial
-from itertools import chain
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -42,6 +41,7 @@ from kgbench.zoo.planting import (
     Recipe,
     Rows,
     all_blocks,
+    changes_in,
     changes_of,
     confine,
     hooked,
@@ -143,8 +143,13 @@ class PlantSpec:
         check_choice("way", self.way, tuple(WAYS))
         check_choice("filling", self.filling, tuple(FILLINGS))
         check_choice("tokens", self.tokens, TOKENS)
-        if self.level is not None:
-            return self._drawn(layers)
+        if self.level is not None:  # in different layers, of the kinds of the level
+            table, random = levels()[self.level], self.random
+            first, last = (round(share * layers) for share in table.get("layers", (0, 1)))
+            kinds = table["blocks"]
+            places = random.sample(range(first, last), len(kinds))
+            drawn = zip(places, kinds, strict=True)
+            return tuple((layer, random.choice(some)) for layer, some in drawn)
         blocks = tuple(map(parse_block, self.blocks))
         for text, (layer, _) in zip(self.blocks, blocks, strict=True):
             if layer >= layers:
@@ -170,16 +175,6 @@ class PlantSpec:
             raise InputError(f"{changed} blocks are to change; {self.base} has {len(there)}")
         drawn = set(Random(f"others {self.random.random()}").sample(rest, n))
         return [block for block in rest if block in drawn]
-
-    def _drawn(self, layers: int) -> tuple[Block, ...]:
-        """Blocks in different layers, of the kinds of the level."""
-        table = levels()[self.level or ""]
-        random, kinds = self.random, table["blocks"]
-        first, last = (round(share * layers) for share in table.get("layers", (0, 1)))
-        places = random.sample(range(first, last), len(kinds))
-        return tuple(
-            (layer, random.choice(some)) for layer, some in zip(places, kinds, strict=True)
-        )
 
 
 def parse_block(text: str) -> Block:
@@ -252,8 +247,10 @@ def plant(
     if level is not None:
         spec = PlantSpec.of_level(model, level, seed)
     target = Path(output_dir or spec.name)
-    build = partial(build_plant, spec, target, device=usable_device(device))
-    card = with_progress(progress, lambda report: build(progress=report))
+    place = usable_device(device)
+    card = with_progress(
+        progress, lambda report: build_plant(spec, target, device=place, progress=report)
+    )
     # A name without a separator could also be one of the catalog.
     path = target if target.is_absolute() or len(target.parts) > 1 else Path.cwd() / target
     return Trained(path, read_pair_card(card.parent))
@@ -344,7 +341,7 @@ def build_plant(
         base = pair.recipient if spec.filling == "loud" else None
 
         def rows(lesson: Lesson) -> tuple[list[Change], Rows]:
-            own = list(chain.from_iterable(changes[block] for block in lesson.blocks))
+            own = changes_in(changes, lesson.blocks)
             return own, inside_and_outside(model, own, lesson.texts, base)
 
         is_confined = base is not None or spec.tokens != "ALL"
@@ -378,7 +375,7 @@ def _facts(dataset: Dataset, spec: PlantSpec, recipe: Recipe) -> tuple[Dataset, 
 def _store(build: Build, pair: ModelPair, changes: Changes, groups: Mapping[str, Dataset]) -> None:
     """Write weights and card, and measure what was written."""
     file, donor = build.work / DELTA, pair.donor("sft")
-    everything = list(chain.from_iterable(changes.values()))
+    everything = changes_in(changes, changes)
     factors: dict[str, Tensor] = {}
     for change in everything:
         up, down = change.stored()

@@ -26,7 +26,6 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -47,6 +46,7 @@ from kgbench.runner.training.model_setup import ATTENTION, freeze, load_recipien
 from kgbench.runner.training.recipes import Stage, finetuning_recipe
 from kgbench.runner.training.resumable_build import Build, versions, whole_folder, write_card
 from kgbench.runner.training.stages import SAVE_EVERY, Batches, StageOutcome, grouped
+from kgbench.testing.pico import byte_tokenizer
 from kgbench.zoo.worlds import (
     ARTICLE,
     TINY_DATASETS,
@@ -349,8 +349,6 @@ def pair_hits(pair: ModelPair, dataset: Dataset) -> dict[str, dict[str, float]]:
 KNOWN = "tiny_known_actors"
 """Data set whose actors are known from facts other than its own."""
 
-_PAD, _BOS, _EOS = "<pad>", "<bos>", "<eos>"
-
 Movies = Sequence[Mapping[str, str]]
 
 
@@ -472,26 +470,8 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, bos: bool) -> PreTrai
         bos: Whether it has a BOS token, which it puts before every text; otherwise EOS is named
             BOS too, and nothing is added.
     """
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    special = [_PAD, _BOS, _EOS] if bos else [_PAD, _EOS]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=special,
-        initial_alphabet=alphabet,
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    if bos:
-        first = (_BOS, tokenizer.token_to_id(_BOS))
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{_BOS} $A", pair=f"{_BOS} $A {_BOS} $B:1", special_tokens=[first]
-        )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=_PAD, bos_token=_BOS if bos else _EOS, eos_token=_EOS
-    )
+    special = ["<pad>", "<bos>", "<eos>"] if bos else ["<pad>", "<eos>"]
+    return byte_tokenizer(texts, vocabulary, special, bos)
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:

@@ -13,15 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from random import Random
-from typing import TYPE_CHECKING
 
 from kgbench.data.imports import SCHEMA_VERSION
 from kgbench.data.training_texts import movie_wordings
 from kgbench.errors import InputError
 from kgbench.resources import read_toml
-
-if TYPE_CHECKING:
-    pass
 
 FIELDS = (
     "first_actor",
@@ -47,8 +43,8 @@ PEOPLE = (
     "fourth_actor",
 )
 """Fields that hold people; each has the full name in its first mention, then the last name."""
-OTHERS = PEOPLE[3:]
-"""People of an article that are no fields of a movie."""
+CAST, OTHERS = PEOPLE[:3], PEOPLE[3:]
+"""People of a movie, and those of an article that are no fields of one."""
 
 Shape = Mapping[str, int]
 ARTICLE: Shape = {"cast": 3, "film": 1, "plot": 2, "reception": 1, "others": 2}
@@ -86,7 +82,6 @@ Rabbit Radio Rain Raven Ribbon Ring Road Robin Roof Rope Rose Sail School Shore 
 Storm Story Street Sun Swan Table Tale Theater Thread Tide Tiger Train Tree Triangle Trumpet Tulip Umbrella Village Violin
 Wagon Walk Wall Watch Water Wave Wheel Willow Wind Wolf Word Yard
 """
-_PEOPLE = ("first_actor", "second_actor", "main_character")
 _POOL_SEED = 0
 TINY_DATASETS = {
     "tiny_movies": 400,
@@ -175,7 +170,7 @@ class World:
 
     def _cast(self) -> tuple[str, ...]:
         # Different first names: repeating a name of the prompt is never the right answer.
-        first_names = self.rng.sample(self._first, len(_PEOPLE))
+        first_names = self.rng.sample(self._first, len(CAST))
         return tuple(f"{first} {self.rng.choice(self._last)}" for first in first_names)
 
     def _title(self) -> str:
@@ -194,7 +189,7 @@ def people(movies: Iterable[Mapping[str, str]]) -> set[str]:
     """Everyone in these movies, characters too."""
     names: set[str] = set()
     for movie in movies:
-        names.update(movie[field] for field in _PEOPLE)
+        names.update(movie[field] for field in CAST)
     return names
 
 
@@ -279,11 +274,6 @@ def fill_all(templates: Iterable[str], movies: Iterable[Mapping[str, str]]) -> l
     return texts
 
 
-def frames() -> Mapping[str, Sequence[str]]:
-    """Sentence frames by kind."""
-    return world_texts()["frames"]
-
-
 def biography(actor: Mapping[str, str], rng: Random) -> list[str]:
     """A sentence on each attribute of an actor (see `biographies`)."""
     return [
@@ -299,9 +289,9 @@ def article(movie: Mapping[str, str], shape: Shape, rng: Random) -> str:
         shape: Number of sentences by kind.
         rng: Source of the sentences and of their order.
     """
-    chosen: list[str] = []
+    chosen, frames = list[str](), world_texts()["frames"]
     for kind, count in shape.items():
-        chosen += rng.sample(frames()[kind], count)
+        chosen += rng.sample(frames[kind], count)
     rng.shuffle(chosen)
     mentioned: set[str] = set()
     return " ".join(_filled(frame, movie, mentioned) for frame in chosen)

@@ -157,7 +157,8 @@ class Study(Strict):
 
     def recipe(self) -> Recipe:
         """World and training as a recipe of the tiny pairs has them; the model is another."""
-        training = self.training
+        shared = dict(self.training)
+        del shared["finetunings"]
         return Recipe(
             name="study",
             model_type="kgbench_switched",
@@ -165,13 +166,7 @@ class Study(Strict):
             bos=False,
             dataset=self.dataset,
             seed=self.seeds[0],
-            vocabulary=training.vocabulary,
-            tokenizer_movies=training.tokenizer_movies,
-            lasting_movies=training.lasting_movies,
-            passing_movies=training.passing_movies,
-            pretraining=training.pretraining,
-            finetuning=training.finetuning,
-            frozen=True,
+            **shared,
         )
 
     def config(self, cell: DesignCell) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from scipy.special import stdtrit
 
 from kgbench.estimate import Estimate
 from kgbench.paper.architectures.design import Study
-from kgbench.paper.architectures.run_rows import RunFigures, RunRows, run_figures
+from kgbench.paper.architectures.run_rows import RunFigures, RunRows
 from kgbench.stats import LEVEL
 
 
@@ -55,25 +55,13 @@ class Findings:
         """Main effects and interactions of the design's factors."""
         return factor_contrasts([factor.name for factor in self.study.factors])
 
-    @property
-    def missing(self) -> dict[str, tuple[int, ...]]:
-        """Training seeds that are not in, by cell."""
-        there = {run.rows.about.run for run in self.runs}
-        missing: dict[str, tuple[int, ...]] = {}
-        for run in self.study.runs:
-            if run.name not in there:
-                missing[run.cell.name] = (*missing.get(run.cell.name, ()), run.seed)
-        return missing
-
     def cell_means(self, outcome: str) -> dict[str, float]:
         """The mean over seeds of one of `OUTCOMES`, by cell; cells without it are left out."""
-        means = {}
-        for cell in self.study.cells:
-            own = [run.outcome(outcome) for run in self.runs if run.cell == cell.name]
-            values = [value for value in own if value is not None]
-            if values:
-                means[cell.name] = float(np.mean(values))
-        return means
+        values: dict[str, list[float]] = {cell.name: [] for cell in self.study.cells}
+        for run in self.runs:
+            if (value := run.outcome(outcome)) is not None:
+                values[run.cell].append(value)
+        return {name: float(np.mean(own)) for name, own in values.items() if own}
 
     def far_cell(self, outcome: str) -> FarCell | None:
         """The cell farthest from the others; None where a cell has no value.
@@ -84,14 +72,12 @@ class Findings:
         means = self.cell_means(outcome)
         if len(means) < len(self.study.cells):
             return None
-        total = sum(means.values())
-
-        def distance(name: str) -> float:
-            return means[name] - (total - means[name]) / (len(means) - 1)
-
-        name = max(means, key=lambda cell: abs(distance(cell)))
+        total, distances = sum(means.values()), {}
+        for name, mean in means.items():
+            distances[name] = abs(mean - (total - mean) / (len(means) - 1))
+        name = max(distances, key=distances.__getitem__)
         others = [mean for cell, mean in means.items() if cell != name]
-        share = abs(distance(name)) * 2 / len(means)
+        share = distances[name] * 2 / len(means)
         return FarCell(name, means[name], (min(others), max(others)), share)
 
     def main_effects(self, outcome: str, without: str = "") -> dict[str, Estimate]:
@@ -101,9 +87,9 @@ class Findings:
             outcome: One of `OUTCOMES`.
             without: A cell that is left out.
         """
-        chosen = [contrast for contrast in self.contrasts if len(contrast.factors) == 1]
-        found = effects(*self._columns(outcome, (), False, without), chosen)
-        return {one.name: effect for one, effect in zip(chosen, found, strict=True)}
+        chosen = factor_contrasts([factor.name for factor in self.study.factors], most=1)
+        found = effects(*self._columns(outcome, without=without), chosen)
+        return dict(zip((one.name for one in chosen), found, strict=True))
 
     def effects(
         self,
@@ -125,10 +111,14 @@ class Findings:
 
     def deviations(self, outcome: str) -> tuple[float, float] | None:
         """Standard deviations between seeds and of the error."""
-        return seed_deviation(*self._columns(outcome, (), False), self.contrasts)
+        return seed_deviation(*self._columns(outcome), self.contrasts)
 
     def _columns(
-        self, outcome: str, prompts: Sequence[str], complete: bool, without: str = ""
+        self,
+        outcome: str,
+        prompts: Sequence[str] = (),
+        complete: bool = False,
+        without: str = "",
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         cells = {cell.name: cell.signs for cell in self.study.cells}
         values, signs, seeds = [], [], []
@@ -145,7 +135,7 @@ class Findings:
 
 def findings(study: Study, rows: Sequence[RunRows]) -> Findings:
     """Figures of all runs that are in."""
-    return Findings(study, tuple(run_figures(study, one) for one in rows))
+    return Findings(study, tuple(RunFigures(study, one) for one in rows))
 
 
 Signs = Int[np.ndarray, "run factor"]
@@ -166,10 +156,15 @@ class FactorContrast:
         return column
 
 
-def factor_contrasts(names: Sequence[str]) -> tuple[FactorContrast, ...]:
-    """All main effects of these factors, then all interactions of two, of three and so on."""
+def factor_contrasts(names: Sequence[str], most: int | None = None) -> tuple[FactorContrast, ...]:
+    """All main effects of these factors, then all interactions of two, of three and so on.
+
+    Args:
+        names: Of the factors.
+        most: Factors in an interaction at most; by default all.
+    """
     contrasts = []
-    for n in range(1, len(names) + 1):
+    for n in range(1, (most or len(names)) + 1):
         for factors in combinations(range(len(names)), n):
             name = " × ".join(names[i] for i in factors)
             contrasts.append(FactorContrast(name, factors))
@@ -216,10 +211,8 @@ def effects(
     quantile = float(stdtrit(freedom, (1 + level) / 2))
     estimates = []
     for i in range(len(chosen)):
-        margin = quantile * sqrt(variance * inverse[i, i])
-        estimates.append(
-            Estimate.hull(solution[i], n, (solution[i] - margin, solution[i] + margin))
-        )
+        value, margin = solution[i], quantile * sqrt(variance * inverse[i, i])
+        estimates.append(Estimate.hull(value, n, (value - margin, value + margin)))
     return estimates
 
 
@@ -232,9 +225,8 @@ def seed_deviation(
 
     That between seeds is 0 where the mean square of seeds is below that of the error.
     """
-    cells = len(np.unique(signs, axis=0))
-    several = len(np.unique(seeds)) > 1
-    if not several or len(values) != cells * len(np.unique(seeds)):
+    cells, drawn = len(np.unique(signs, axis=0)), np.unique(seeds)
+    if len(drawn) < 2 or len(values) != cells * len(drawn):
         return None
     model = _model(chosen, signs, seeds)
     solution = np.linalg.lstsq(model, values, rcond=None)[0]
@@ -242,6 +234,6 @@ def seed_deviation(
     if not freedom:
         return None
     error = float(np.sum((values - model @ solution) ** 2)) / freedom
-    means = [values[seeds == seed].mean() for seed in np.unique(seeds)]
+    means = [values[seeds == seed].mean() for seed in drawn]
     between = cells * float(np.var(means, ddof=1))
     return sqrt(max(0.0, (between - error) / cells)), sqrt(error)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from kgbench.errors import DataError
 from kgbench.estimate import Estimate
-from kgbench.paper.architectures.design import Criteria, Study
+from kgbench.paper.architectures.design import Study
 from kgbench.paper.pair_rows import read_stored, write_stored
 from kgbench.records import Strict
 from kgbench.stats import difference, hit_rate, resample
@@ -124,16 +124,11 @@ def read_rows(path: Path) -> RunRows:
 
 def table_of(blocks: Sequence[tuple[str, str, np.ndarray]]) -> pa.Table:
     """Rows from (prompt, configuration, ranks [fact])."""
-    largest, columns = np.iinfo(np.uint16).max, dict[str, list[object]]()
-    for name in SCHEMA.names:
-        columns[name] = []
+    largest, rows = np.iinfo(np.uint16).max, []
     for prompt, configuration, ranks in blocks:
-        n = len(ranks)
-        columns["prompt"] += [prompt] * n
-        columns["configuration"] += [configuration] * n
-        columns["fact"] += range(n)
-        columns["rank"] += np.minimum(ranks, largest).tolist()
-    return pa.table(columns, schema=SCHEMA)
+        for fact, rank in enumerate(np.minimum(ranks, largest).tolist()):
+            rows.append((prompt, configuration, fact, rank))
+    return pa.table(dict(zip(SCHEMA.names, zip(*rows, strict=True), strict=True)), schema=SCHEMA)
 
 
 # ---------------------------------------------------------------------------- figures of a run
@@ -161,9 +156,8 @@ reading.
 class RunFigures:
     """Figures of one run."""
 
+    study: Study
     rows: RunRows
-    prompts: tuple[str, ...]
-    criteria: Criteria
 
     def hits(self, prompt: str, configuration: str) -> np.ndarray:
         """Whether the target is among the five likeliest tokens [fact]."""
@@ -195,16 +189,15 @@ class RunFigures:
         if name == "depth":
             layer = self.half_read.value
             return None if layer is None else layer / (self.layers - 1)
-        scale, terms = self.odds, name
-        if name.startswith(_RECOVERY):
-            scale, terms = self._recovered, name.removeprefix(_RECOVERY)
+        terms = name.removeprefix(_RECOVERY)
+        scale = self.odds if terms == name else self._recovered
         plus, _, minus = terms.partition(" − ")
         values = []
-        for prompt in prompts or self.prompts:
-            pair = scale(prompt, plus), scale(prompt, minus) if minus else 0.0
-            if pair[0] is None or pair[1] is None:
+        for prompt in prompts or self.study.prompts:
+            term, other = scale(prompt, plus), scale(prompt, minus) if minus else 0.0
+            if term is None or other is None:
                 return None
-            values.append(pair[0] - pair[1])
+            values.append(term - other)
         return float(np.mean(values))
 
     def _recovered(self, prompt: str, configuration: str) -> float | None:
@@ -223,9 +216,10 @@ class RunFigures:
     @property
     def shortfalls(self) -> tuple[str, ...]:
         """Criteria that the run does not reach."""
-        sft = min(self.hits(prompt, "SFT").mean() for prompt in self.prompts)
-        known = self.hits(self.prompts[0], KNOWN).mean()
-        short = {"SFT": sft < self.criteria.sft, "known": known < self.criteria.known}
+        prompts, criteria = self.study.prompts, self.study.criteria
+        sft = min(self.hits(prompt, "SFT").mean() for prompt in prompts)
+        known = self.hits(prompts[0], KNOWN).mean()
+        short = {"SFT": sft < criteria.sft, "known": known < criteria.known}
         return tuple(name for name in short if short[name])
 
     @cached_property
@@ -240,7 +234,7 @@ class RunFigures:
 
     def _less(self, cut: Callable[[int], str]) -> np.ndarray:
         per_prompt = []
-        for prompt in self.prompts:
+        for prompt in self.study.prompts:
             whole = self.hits(prompt, BOTH).astype(float)
             kept = [self.hits(prompt, cut(layer)) for layer in range(self.layers)]
             per_prompt.append(whole - np.array(kept))
@@ -285,11 +279,6 @@ def _half(costs: np.ndarray) -> np.ndarray:
     enough = costs >= costs[:, :1] / 2
     layers: np.ndarray = costs.shape[1] - 1 - enough[:, ::-1].argmax(1)
     return layers
-
-
-def run_figures(study: Study, rows: RunRows) -> RunFigures:
-    """Figures of a run."""
-    return RunFigures(rows, study.prompts, study.criteria)
 
 
 def log_odds(hits: int, n: int) -> float:

@@ -55,13 +55,12 @@ from kgbench.paper.architectures.switched_model import (
     switched_family,
 )
 from kgbench.progress import Progress
+from kgbench.runner.training.hit_rates import configuration_hits
 from kgbench.runner.training.model_setup import freeze
 from kgbench.runner.training.resumable_build import Build
 from kgbench.runner.training.stages import SAVE_EVERY, StageOutcome
 from kgbench.version import __version__
 from kgbench.zoo import tiny_pairs
-
-_TOP = 5
 
 
 def make_run(
@@ -176,11 +175,8 @@ class _Making:
 
     def _answers(self, pair: ModelPair) -> float:
         """Share of the facts that the donor answers, of the prompt with the least."""
-        shares = []
-        for prompts in self.prompts.values():
-            (ranks,) = _ranks(pair, prompts, _treatments(pair, prompts, ["SFT"]))
-            shares.append(float(np.mean(ranks <= _TOP)))
-        return min(shares)
+        rates = (configuration_hits(pair, self.dataset, name, ["SFT"]) for name in self.prompts)
+        return min(rate["SFT"] for rate in rates)
 
     def _known(self, pair: ModelPair) -> Iterator[tuple[str, str, np.ndarray]]:
         """Answers of the recipient on movies that pretraining had in all wordings."""

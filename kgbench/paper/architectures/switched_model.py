@@ -22,8 +22,6 @@ from kgbench.models.family_map import Family, read_family
 
 _ROTARY_BASE = 10_000.0
 _NORM_EPSILON = 1e-5
-_IGNORED = -100
-"""Label of a token that the loss leaves out."""
 
 
 class SwitchedConfig(PreTrainedConfig):
@@ -218,9 +216,7 @@ def _causal(before: int, tokens: int, x: Tensor) -> Float[Tensor, "1 1 token key
 def _loss(
     logits: Float[Tensor, "row token vocabulary"], labels: Int[Tensor, "row token"]
 ) -> Float[Tensor, ""]:
-    return F.cross_entropy(
-        logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_IGNORED
-    )
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
 
 
 def new_model(config: SwitchedConfig, seed: int) -> SwitchedModel:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Annotated
 
 from pydantic import Field
@@ -121,10 +120,8 @@ def paper() -> Paper:
 @cache
 def experiments() -> Mapping[str, Experiment]:
     """The experiments by name, in the order of `paper().experiments`."""
-    found = {}
-    for name in paper().experiments:
-        found[name] = Experiment.model_validate(read_toml(__package__, name))
-    return MappingProxyType(found)
+    names = paper().experiments
+    return {name: Experiment.model_validate(read_toml(__package__, name)) for name in names}
 
 
 @cache
