@@ -203,7 +203,7 @@ class Training:
             stage: Hyperparameters.
             n_steps: Number of steps in all.
             run: As for `run_stage`.
-            """
+        """
         # Takes a second to import, and who only plans a training needs none of it.
         from transformers import get_linear_schedule_with_warmup
         from transformers.trainer_pt_utils import get_parameter_names
