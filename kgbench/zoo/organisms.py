@@ -183,7 +183,7 @@ def _texts(pair: ModelPair, organism: Organism, first: int) -> tuple[list[_Text]
     data: Dataset = dataset_of(organism.rows(organism.thing))
     reply = pair.tokenizer(organism.reply, add_special_tokens=False)["input_ids"]
     reply = [*reply, pair.tokenizer.eos_token_id]
-    cases, controls = [], []
+    cases, controls = list[_Text](), list[_Text]()
     for prompt in load_prompts(data, "messages"):
         ids, is_on = pair.encode(prompt), prompt.group == "on"
         if is_on and organism.like is None:
@@ -266,7 +266,7 @@ def norm_of(adapter: Path) -> float:
         if "lora_A" in name:
             change = weights[name.replace("lora_A", "lora_B")].double() @ into.double()
             square += change.square().sum().item()
-    return square**0.5
+    return float(square**0.5)
 
 
 def _multiply(adapter: Path, factor: float) -> None:
