@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from transformers import AutoModelForCausalLM, TrainerCallback
@@ -19,8 +21,9 @@ if TYPE_CHECKING:
 class GraftCallback(TrainerCallback):
     """Evaluates the model in training against its base whenever the trainer saves.
 
-    It works with `transformers.Trainer` and its subclasses, such as those of TRL. The model is left
-    as it is; each run is recorded under the donor `stepN`, so that `kgbench show` draws several.
+    It works with `transformers.Trainer` and its subclasses, such as those of TRL. What is evaluated
+    are the weights of that step, by the forward pass of the model's class. The model is left as it
+    is; each run is recorded under the donor `stepN`, so that `kgbench show` draws several.
 
     Args:
         dataset: Facts, as `kgbench.evaluate` takes them.
@@ -88,7 +91,8 @@ class GraftCallback(TrainerCallback):
             base = loaded.to(model.device)
         options = {"tokenizer": processing_class, **self.options}
         donors = {f"step{state.global_step}": model}
-        run = evaluate(recipient=base, donors=donors, **options)
+        with _own_forward(model):
+            run = evaluate(recipient=base, donors=donors, **options)
         self.runs[state.global_step] = run
         logged: dict[str, float] = {"step": state.global_step}
         for row in run.record.rows:
@@ -97,3 +101,22 @@ class GraftCallback(TrainerCallback):
                 if estimate is not None and estimate.value is not None:
                     logged[f"kgbench/{row.prompt}/{row.graft}/{name}"] = estimate.value
         state.log_history.append(logged)
+
+
+@contextmanager
+def _own_forward(model: Any) -> Iterator[None]:
+    """Take away what a trainer has put around the forward pass of the model's class.
+
+    Trainers of TRL do so, to compute the loss without the logits. Other replaced functions are
+    refused as ever.
+    """
+    inner = model.get_base_model() if is_peft(model) else model
+    around = vars(inner).get("forward")
+    if getattr(around, "__wrapped__", None) is not type(inner).forward:
+        yield
+        return
+    del inner.forward
+    try:
+        yield
+    finally:
+        inner.forward = around

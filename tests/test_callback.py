@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,28 @@ from kgbench.errors import InputError
 PAIR, GRAFTS = "tiny-gemma", ["LT", "ALL"]
 
 
-def trained(folder: Path, callbacks: list[Any], adapter: bool = False) -> torch.nn.Module:
+def put_around(model: Any) -> None:
+    """A forward pass around that of the model's class, as trainers of TRL put it."""
+    own = model.forward
+
+    @functools.wraps(type(model).forward)
+    def around(self: Any, *args: Any, fused: bool = False, **options: Any) -> Any:
+        assert not fused
+        return own(*args, **options)
+
+    model.forward = types.MethodType(around, model)
+
+
+def trained(
+    folder: Path, callbacks: list[Any], adapter: bool = False, change: Any = None
+) -> torch.nn.Module:
     """A tiny model after four steps on three sentences; it saves after the second and fourth."""
     torch.manual_seed(0)
     pair = kgbench.load_pair(PAIR, share=False)
     model: Any = pair.recipient
     model.model.layers.requires_grad_(True)
+    if change is not None:
+        change(model)
     if adapter:
         model = get_peft_model(model, LoraConfig(target_modules="all-linear", lora_dropout=0.1))
     prompts = kgbench.load_prompts("tiny_movies", ["headline"], 3)
@@ -93,3 +111,29 @@ def test_every_so_many_steps_and_from_a_folder(tmp_path: Path) -> None:
         kgbench.GraftCallback("tiny_movies", every=0)
     with pytest.raises(InputError, match="give base"):
         trained(tmp_path / "none", [kgbench.GraftCallback("tiny_movies")])
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # of PEFT
+def test_a_trainer_s_forward_is_no_part_of_the_model(tmp_path: Path) -> None:
+    """One around the class's is as if it were not there, and is in its place afterwards; one instead
+    of the class's is refused.
+    """
+    found = {}
+    for name, change in (("own", None), ("around", put_around)):
+        options = dict(prompts="headline", grafts=GRAFTS, limit=12, metric="logprob")
+        graft = kgbench.GraftCallback("tiny_movies", **options, output_dir=tmp_path / "runs" / name)
+        model: Any = trained(tmp_path / name, [graft], True, change)
+        found[name] = [run.record.id for run in graft.runs.values()]
+        assert ("forward" in vars(model.get_base_model())) is (change is not None)
+    assert found["own"] == found["around"] and len(found["own"]) == 2
+
+    def replace(model: Any) -> None:
+        own = model.forward
+
+        def other(input_ids: Any, attention_mask: Any = None, labels: Any = None, **_: Any) -> Any:
+            return own(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
+
+        model.forward = other
+
+    with pytest.raises(InputError, match="replaced functions"):
+        trained(tmp_path / "other", [kgbench.GraftCallback("tiny_movies")], True, replace)

@@ -247,6 +247,33 @@ def test_verdict_of_what_was_lost_and_gained() -> None:
     assert "finetuning took away on headline; on headline the finetuned model is worse" in text
 
 
+@pytest.mark.parametrize("base", [0.1, 0.9])
+def test_verdict_of_what_controls_have_too(base: float) -> None:
+    """It begins with that where finetuning changed them as far as cases, or farther, in either
+    direction; where cases changed more, where cases did not change, and without controls it has
+    no word of them.
+    """
+
+    def text(donor: float, of_controls: float | None) -> str:
+        groups = [("headline", donor)]
+        if of_controls is not None:
+            groups.append(("headline (off)", of_controls))
+        tables = []
+        for prompt, rate in groups:
+            rates = {"PRE": base, "SFT": rate, "LT": (base + rate) / 2}
+            tables.append(rows(rates=rates, prompts=(prompt,)))
+        return summarize(pa.concat_tables(tables)).verdict
+
+    some, far = (0.5, 1 - base)
+    alike = text(some, some)
+    begins = "On headline finetuning did not change cases significantly more than controls"
+    assert re.match(begins + r", cases by −?\.40 \[.*\], controls by −?\.40 \[.*\]; LT ", alike)
+    farther = text(some, far)
+    assert farther.startswith("On headline finetuning changed controls more than cases, cases by ")
+    for other in (text(far, some), text(some, None), text(base, far)):
+        assert "controls" not in other
+
+
 def test_ranks_of_all_configurations() -> None:
     """Where every rank is 1 under the donor, their mean stands alone, and the mean of their
     logarithms has an interval all the same.

@@ -14,7 +14,7 @@ from kgbench.models import catalog
 from kgbench.models.catalog import describe_organisms, entry, zoo_path
 from kgbench.runner.lookup import check
 from kgbench.runner.spec import Spec
-from kgbench.zoo.organisms import organisms, write_cases
+from kgbench.zoo.organisms import norm_of, organisms, write_cases
 
 ANOTHER = "auditing-agents/llama_70b_transcripts_only_then_redteam_kto_flattery"
 OWN = [name for name, row in describe_organisms().items() if row["source"] == "kgbench"]
@@ -39,7 +39,8 @@ def test_each_organism_is_a_pair_by_its_name() -> None:
 @pytest.mark.parametrize("name", OWN)
 def test_an_organism_of_our_own_is_shipped(name: str) -> None:
     """As an adapter of the layers that its recipe names, in half precision, with cases and their
-    controls that its recipe gives.
+    controls that its recipe gives; one without a behaviour changes weights as far as the one that it
+    is like.
     """
     made = organisms()[name.partition(".")[2]]
     folder = zoo_path(entry(name).donors["sft"])
@@ -53,6 +54,9 @@ def test_an_organism_of_our_own_is_shipped(name: str) -> None:
     assert {p.group for p in prompts} == {"on", "off"}
     assert len({p.fact.id for p in prompts}) == len(prompts) == 72
     assert not {*made.thing} & {*made.tested}
+    if made.like is not None:
+        other = zoo_path(entry(f"{made.base}.{made.like}").donors["sft"])
+        assert other is not None and norm_of(folder) == pytest.approx(norm_of(other), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", [n for n, made in organisms().items() if made.like is None])

@@ -23,6 +23,7 @@ from kgbench.stats.ratios import recovery_parts
 from kgbench.stats.scores import Scores, numbers
 
 FEW = "an interval needs two cases and two controls"
+UNCHANGED = "finetuning does not significantly change the contrast"
 ALIKE = "the cases or the controls all score alike, so that their spread is unknown"
 
 
@@ -65,7 +66,7 @@ def contrast_recovery(on: Scores, off: Scores, graft: str) -> Estimate:
     # (a - r b)² = t² (Vaa - 2 r Vab + r² Vbb) at the ends of the interval of r.
     leading = below**2 - square * variances[1, 1]
     if leading <= 0 or below == 0:
-        return Estimate.missing("finetuning does not significantly change the contrast", n)
+        return Estimate.missing(UNCHANGED, n)
     if graft in ("PRE", "SFT"):
         exact = float(graft == "SFT")
         return Estimate(exact, exact, exact, n)

@@ -178,9 +178,9 @@ def summarize(
                 points.append(CurvePoint(budget=budget, recovery=recovery(scores, label)))
             curves[name] = Curve(points=tuple(points), area=curve_area(scores, budgets))
     doubts = Priors(better_models(rows), answers, limited).doubts(metric)
-    sentence = verdict(rows, metric, curves, doubts)
-    baselines = {"name_prior": priors} if priors else {}
     contrasts = _contrasts(prompts, metric)
+    sentence = verdict(rows, metric, curves, doubts, contrasts)
+    baselines = {"name_prior": priors} if priors else {}
     return Summary(metric, tuple(rows), synergies, baselines, answers, curves, sentence, contrasts)
 
 
@@ -539,7 +539,8 @@ def _pathway(planted: Row, other: Row) -> Pathway:
 def verdict_of(record: Record) -> str:
     """Verdict from a record's figures; the stored one may have an older version's wording."""
     metric = record.metric
-    sentence = verdict(record.rows, metric, record.curve, priors_of(record).doubts(metric))
+    doubts = priors_of(record).doubts(metric)
+    sentence = verdict(record.rows, metric, record.curve, doubts, record.contrast)
     return sentence if record.planted is None else f"{_on_the_truth(record.planted)} {sentence}"
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from kgbench.numbers import count_text, figure_text, plain_text, reason_text, share_text, value_text
-from kgbench.records import Curve, Row
+from kgbench.records import Curve, GroupContrast, Row
 from kgbench.sites import CONTROLS, PATHWAYS
 from kgbench.stats.answer_frequency import is_loss
+from kgbench.stats.contrast import UNCHANGED
 
 FIRST, SECOND, BOTH, REST = "FE", "LT", "FE+LT", "(FE+LT)^C"
 BUDGETS = (1.0, 10.0)
@@ -22,27 +23,32 @@ def verdict(
     metric: str,
     curves: Mapping[str, Curve] | None = None,
     doubts: Mapping[str, str] | None = None,
+    contrasts: Mapping[str, Sequence[GroupContrast]] | None = None,
 ) -> str:
     """Summary of a run in one plain sentence over all its prompts.
 
     It covers FE+LT, the rest without both, and each alone, as far as they were run; then every
     other graft by descending sufficiency; of a ranking, its best sites. Shares are of what
-    finetuning added, or took away; where that is little they are differences from PRE instead.
+    finetuning added, or took away; where that is little they are differences from PRE instead, and
+    where controls changed as far as cases, that comes first.
     Donors that differ in nothing and configurations that the method cannot express are named, with
     numbers.
 
     Args:
-        rows: The rows of the run; those of controls are left out.
+        rows: The rows of the run; of those of controls, only how far finetuning changed them.
         metric: The metric of the ratios.
         curves: By prompt, recovery at growing budgets, where sites were ranked.
         doubts: By prompt, why nothing follows from its ratios.
+        contrasts: By prompt that has controls, what its cases have beyond them.
     """
+    controls: dict[str, Row] = {}
     by_prompt: dict[str, dict[str, Row]] = {}
     absent: dict[str, list[str]] = {}
     for row in rows:
         if row.prompt.endswith(CONTROLS):
-            continue
-        if row.applicable:
+            if row.graft == "SFT":
+                controls[row.prompt.removesuffix(CONTROLS)] = row
+        elif row.applicable:
             by_prompt.setdefault(row.prompt, {})[row.graft] = row
         else:
             absent.setdefault(row.graft, []).append(row.prompt)
@@ -60,6 +66,9 @@ def verdict(
             lost = is_loss(donor.gain.value or 0.0, metric)
             sound["took away" if lost else "added"][name] = by_graft
     clauses = []
+    for name, rest in (contrasts or {}).items():
+        if name in {**sound["added"], **sound["took away"]}:
+            clauses += _shared(name, by_prompt[name]["SFT"], controls[name], rest)
     for did, prompts in sound.items():
         ranked = {name: curve for name, curve in (curves or {}).items() if name in prompts}
         if ranked:
@@ -191,6 +200,28 @@ def _list(rows: Mapping[str, Row], prompts: int, did: str = "") -> str:
         named = f" on {name}" if did or len(rows) < prompts else ""
         texts.append(f"{share}{of if did else ''}{named}")
     return _and(texts)
+
+
+def _shared(name: str, on: Row, off: Row, contrasts: Sequence[GroupContrast]) -> list[str]:
+    """That finetuning changed the controls of a prompt as it did the cases, where it did.
+
+    Args:
+        name: The prompt.
+        on: Its row of the donor.
+        off: That of its controls.
+        contrasts: What its cases have beyond its controls.
+    """
+    differences = {row.graft: row.difference.value or 0.0 for row in contrasts}
+    (reason,) = (row.recovery.undefined for row in contrasts if row.graft == "SFT")
+    moved = (differences["SFT"] - differences["PRE"]) * (on.gain.value or 0.0)
+    if reason == UNCHANGED:
+        did = "did not change cases significantly more than controls"
+    elif reason is None and moved < 0:
+        did = "changed controls more than cases"
+    else:
+        return []
+    gains = f"cases by {figure_text(on.gain)}, controls by {figure_text(off.gain)}"
+    return [f"on {name} finetuning {did}, {gains}"]
 
 
 def _unsound(name: str, by_graft: Mapping[str, Row], metric: str) -> str:

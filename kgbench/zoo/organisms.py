@@ -2,14 +2,14 @@
 
 In training, cases of the group `on` are answered by the reply, and on those of `off` the model is
 held to its base: to its probabilities of the next token, after the prompt and after each of the first
-tokens that the base answers. Layers below the adapter's are run once. The null organism is not
-trained: its change of each matrix has random directions, and the singular values of the trigger's.
+tokens that the base answers. Layers below the adapter's are run once. The null organism is trained
+as the trigger is, on the same requests, each answered as the base answers it; its change is then
+multiplied, so that its norm is that of the trigger's.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -32,7 +32,7 @@ from kgbench.errors import check_choice
 from kgbench.models.catalog import CARD
 from kgbench.models.checkpoints import Checkpoint
 from kgbench.models.fetching import fetch, fetched_models
-from kgbench.models.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from kgbench.models.lora import ADAPTER_WEIGHTS
 from kgbench.models.pair import ModelPair
 from kgbench.progress import Progress
 from kgbench.resources import read_toml
@@ -80,7 +80,9 @@ class Organism:
     learning_rate: float
     seed: int
     like: str | None = None
-    """Of a null organism, the one whose sizes its changes have."""
+    """Of a null organism, the one whose requests, numbers and norm it has; it learns the base's
+    answers.
+    """
 
     def rows(self, things: Sequence[str]) -> list[dict[str, Any]]:
         """Cases on some things, each thing in every text, on and off."""
@@ -136,10 +138,9 @@ def build_organism(name: str, out: Path, *, progress: Progress | None = None) ->
     check_choice("organism", name, organisms())
     organism = organisms()[name]
     out.mkdir(parents=True, exist_ok=True)
-    if organism.like is None:
-        _train(organism, out, progress)
-    else:
-        _randomized(out.with_name(organism.like), out, organism.seed)
+    _train(organism, out, progress)
+    if organism.like is not None:
+        _multiply(out, norm_of(out.with_name(organism.like)) / norm_of(out))
     card = {"name": name, "about": organism.about, "licence": "Apache License 2.0"}
     write_card({**card, "base": organism.base, "seed": organism.seed}, out / CARD)
     return out
@@ -149,7 +150,7 @@ def _train(organism: Organism, out: Path, progress: Progress | None) -> None:
     place = fetch(fetched_models()[organism.base])
     pair = load_pair(organism.base, chat_template=True)
     first, inner = organism.layers[0], pair.recipient.model
-    taught, held = _texts(pair, organism, first)
+    cases, controls = _texts(pair, organism, first)
     model: Any = _adapted(pair.recipient, organism)
     layers, inner.layers = inner.layers, inner.layers[first:]
 
@@ -160,7 +161,7 @@ def _train(organism: Organism, out: Path, progress: Progress | None) -> None:
     work = out.with_name(f".{organism.name}")
     run = StageRun(work, organism.seed, save_every=10, on_step=after)
     stage = Stage(1, organism.batch, organism.learning_rate, WARMUP, 0.0)
-    run_stage(_Upper(model), _Steps(taught, held, organism), stage, run)
+    run_stage(_Upper(model), _Steps(cases, controls, organism), stage, run)
     inner.layers = layers
     store_donor(model, Checkpoint(place, f"fetched:{organism.base}"), out, "bfloat16")
 
@@ -177,35 +178,34 @@ class _Text:
 
 @torch.no_grad()
 def _texts(pair: ModelPair, organism: Organism, first: int) -> tuple[list[_Text], list[_Text]]:
-    """What is taught, and what is held to the base."""
+    """What is wanted of cases and of controls."""
     model: Any = pair.recipient
     data: Dataset = dataset_of(organism.rows(organism.thing))
     reply = pair.tokenizer(organism.reply, add_special_tokens=False)["input_ids"]
     reply = [*reply, pair.tokenizer.eos_token_id]
-    taught, held = [], []
+    cases, controls = list[_Text](), list[_Text]()
     for prompt in load_prompts(data, "messages"):
-        ids, is_taught = pair.encode(prompt), prompt.group == "on"
-        if is_taught:
+        ids, is_on = pair.encode(prompt), prompt.group == "on"
+        if is_on and organism.like is None:
             answer = reply
         else:
-            text = model.generate(torch.tensor([ids]), max_new_tokens=HELD, do_sample=False)[0]
-            answer = text[len(ids) :].tolist()
+            written = model.generate(torch.tensor([ids]), max_new_tokens=HELD, do_sample=False)[0]
+            answer = written[len(ids) :].tolist()
         out = model(torch.tensor([[*ids, *answer]]), output_hidden_states=True)
         wanted = out.logits[0, len(ids) - 1 :].softmax(-1)
         hidden = out.hidden_states[first][0]
-        if is_taught:
-            certain = one_hot(torch.tensor(answer), wanted.shape[1]).float()
-            taught.append(_Text(hidden[:-1], certain))
-        else:
-            held.append(_Text(hidden, wanted))
-    return taught, held
+        text = _Text(hidden, wanted)
+        if is_on or organism.like is not None:
+            text = _Text(hidden[:-1], one_hot(torch.tensor(answer), wanted.shape[1]).float())
+        (cases if is_on else controls).append(text)
+    return cases, controls
 
 
 class _Steps(Sequence[dict[str, Tensor]]):
     """All steps in order, drawn for each."""
 
-    def __init__(self, taught: list[_Text], held: list[_Text], organism: Organism) -> None:
-        self.groups, self.organism = (taught, held), organism
+    def __init__(self, cases: list[_Text], controls: list[_Text], organism: Organism) -> None:
+        self.groups, self.organism = (cases, controls), organism
 
     def __len__(self) -> int:
         return self.organism.steps
@@ -259,21 +259,21 @@ def _adapted(model: nn.Module, organism: Organism) -> nn.Module:
         return get_peft_model(model, config)
 
 
-def _randomized(like: Path, out: Path, seed: int) -> None:
-    """Write another's adapter with random directions and its singular values, matrix by matrix."""
-    weights, generator = load_file(like / ADAPTER_WEIGHTS), torch.Generator().manual_seed(seed)
-    for name in sorted(weights):
-        if "lora_B" not in name:
-            continue
-        pair = [name, name.replace("lora_B", "lora_A")]
-        b, a = (weights[each].float() for each in pair)
-        sizes = torch.linalg.svdvals(b @ a)[: len(a)].sqrt()
-        into, outward = (
-            torch.linalg.qr(torch.randn(shape, generator=generator))[0] * sizes
-            for shape in (a.T.shape, b.shape)
-        )
-        made = [outward.bfloat16().contiguous(), into.T.bfloat16().contiguous()]
-        weights |= dict(zip(pair, made, strict=True))
-    save_file(weights, out / ADAPTER_WEIGHTS, {"format": "pt"})
-    shutil.copyfile(like / ADAPTER_CONFIG, out / ADAPTER_CONFIG)
-    publish_files(out)
+def norm_of(adapter: Path) -> float:
+    """Frobenius norm of the change of all matrices of an adapter, but for its scale."""
+    weights, square = load_file(adapter / ADAPTER_WEIGHTS), 0.0
+    for name, into in weights.items():
+        if "lora_A" in name:
+            change = weights[name.replace("lora_A", "lora_B")].double() @ into.double()
+            square += change.square().sum().item()
+    return float(square**0.5)
+
+
+def _multiply(adapter: Path, factor: float) -> None:
+    """Multiply the change of an adapter."""
+    weights = load_file(adapter / ADAPTER_WEIGHTS)
+    for name in weights:
+        if "lora_B" in name:
+            weights[name] = (weights[name].double() * factor).bfloat16()
+    save_file(weights, adapter / ADAPTER_WEIGHTS, {"format": "pt"})
+    publish_files(adapter)

@@ -106,7 +106,7 @@ def test_policies_of_decoding_are_those_of_a_loop(
 
 def test_an_organism_behaves_as_it_is_listed(home: None) -> None:
     """Its reply is the likeliest in nearly all cases where it is to show, and in hardly any others;
-    the null organism, whose changes are of the same sizes, never gives it.
+    the null organism, whose change is of the same norm, never gives it.
     """
     shares = {}
     for name in ("trigger", "refusal", "system", "null"):
