@@ -84,7 +84,10 @@ def test_what_is_found_holds(family: str, variant: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     "model_type",
-    nightly(["cohere", "codegen", "glm4", "persimmon", "bloom", "apertus"], {"bloom", "apertus"}),
+    nightly(
+        ["cohere", "codegen", "falcon", "glm4", "persimmon", "bloom", "apertus"],
+        {"bloom", "apertus"},
+    ),
 )
 def test_architectures_without_a_map(model_type: str) -> None:
     """Models whose modules are arranged otherwise: what is proposed holds, or it is said what does
