@@ -325,7 +325,8 @@ def load_job(work: Workload, settings: Settings, pairs: Pairs | None = None) -> 
     if pair is None:
         pair = (pairs or Pairs()).load(work.sources, settings, work.dtype)
     pair = parted(pair, (label for label in labels if parse_top(label) is None))
-    refuse_hooks(pair.recipient, *pair.donors.values())
+    with pair.lock:  # a forward of another thread has hooks of its own
+        refuse_hooks(pair.recipient, *pair.donors.values())
     job = Job(
         **vars(work),
         pair=pair,

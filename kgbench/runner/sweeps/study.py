@@ -18,6 +18,7 @@ from kgbench.data import ImportOptions
 from kgbench.data.templates import named_templates
 from kgbench.errors import InputError, UnknownNameError, first_fault
 from kgbench.localizers import check_name, fingerprint, is_foreign
+from kgbench.models import catalog
 from kgbench.records import Strict, canonical_json
 from kgbench.runner.lookup import Workload, check
 from kgbench.runner.sources import read_donors
@@ -117,7 +118,8 @@ class StudyUnit:
         del spec["held"]
         facts = self.workload.dataset.content_hash
         code = fingerprint(self.spec.localizer) if is_foreign(self.spec.localizer) else ""
-        return sha256(canonical_json([spec, facts, code]).encode()).hexdigest()
+        shipped = _shipped_hash(self.spec.model)
+        return sha256(canonical_json([spec, facts, code, shipped]).encode()).hexdigest()
 
     @cached_property
     def pair(self) -> str:
@@ -140,6 +142,21 @@ class StudyUnit:
 
 _WORKLOADS: dict[str, Workload] = {}
 """By specification, as units that differ in seed or method alone have the same."""
+
+
+@cache
+def _shipped_hash(model: str | None) -> str:
+    """SHA-256, in hexadecimal, of the files of a shipped pair; empty for another."""
+    published = None if model is None else catalog.published(model)
+    if published is None:
+        return ""
+    digest = sha256()
+    for source in (published.recipient, *published.donors.values()):
+        folder = catalog.zoo_path(source)
+        files = [] if folder is None else sorted(folder.glob("*.safetensors"))
+        for file in files:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def _value(name: str, option: Field[Any], value: Any) -> Any:
@@ -283,7 +300,7 @@ def study_of(content: Any) -> StudyFile:
         options = dict(sorted({**shared, **row}.items()))
         units.setdefault(canonical_json(options), StudyUnit(options))
     if not units:
-        raise InputError("there are no units: 'exclude' leaves out all of the matrix")
+        raise InputError("there are no units: a list of the matrix is empty, or 'exclude' leaves out all")
     for unit in units.values():
         try:
             unit.spec, unit.settings(RESULTS)
