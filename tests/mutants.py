@@ -164,7 +164,7 @@ MUTANTS = (
     mutant(
         "padding seen by the tokens",
         (
-            "engine/masks.py",
+            "engine/attention_masks.py",
             "(queries >= tokens) & (queries < self.ends.on(device)[:, None])",
             "queries < self.ends.on(device)[:, None]",
         ),
@@ -632,17 +632,17 @@ MUTANTS = (
     ),
     families(
         "windows one token longer",
-        ("engine/masks.py", "- depths[:, None] < self", "- depths[:, None] <= self"),
+        ("engine/attention_masks.py", "- depths[:, None] < self", "- depths[:, None] <= self"),
         only="agree",
     ),
     families(
         "windows in all layers",
-        ("engine/masks.py", "size and kind == _WINDOWED", "size"),
+        ("engine/attention_masks.py", "size and kind == _WINDOWED", "size"),
         only="agree and qwen2",
     ),
     families(
         "windows by row, not by depth",
-        ("engine/masks.py", "near = depths[", "near = depths.sort().values["),
+        ("engine/attention_masks.py", "near = depths[", "near = depths.sort().values["),
         only="agree and mistral",
     ),
     families(

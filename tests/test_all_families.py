@@ -30,9 +30,9 @@ from tiny import (
 
 from kgbench.data import Prompt, load_prompts
 from kgbench.engine import Engine, Treatment, grafted_logits
+from kgbench.engine.attention_masks import windows
 from kgbench.engine.edits import POINTS, Add, Copy, Cut, Hook, SourceRun, Values
 from kgbench.engine.gated import Differentiable
-from kgbench.engine.masks import windows
 from kgbench.engine.selftest import packed_agrees, verify_pair
 from kgbench.engine.treatment import graft_treatments
 from kgbench.engine.weights import parts

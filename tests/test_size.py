@@ -29,7 +29,7 @@ from kgbench.engine.forward import Wiring
 from kgbench.engine.gated import Differentiable
 from kgbench.engine.generation import write_texts
 from kgbench.engine.gradients import graft_effects, patch_effects, weight_gradients
-from kgbench.engine.memory import is_out_of_memory
+from kgbench.engine.out_of_memory import is_out_of_memory
 from kgbench.engine.packed import run_packed
 from kgbench.engine.plan import Plan, Request
 from kgbench.engine.selftest import tolerance

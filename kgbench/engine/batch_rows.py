@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kgbench.engine.attention_masks import make_masks
 from kgbench.engine.edits import Hook
 from kgbench.engine.forward import Activity, Weights, Wiring, treated
 from kgbench.engine.indices import Indices
-from kgbench.engine.masks import make_masks
 from kgbench.engine.plan import Answers, Budget, Chunk, Plan, Request
 from kgbench.engine.schedule import Schedule, make_schedule
 

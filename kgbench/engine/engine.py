@@ -14,7 +14,7 @@ from kgbench.data import Prompt
 from kgbench.engine.batch_rows import read_activations, run_rows
 from kgbench.engine.edits import Hook, Treatment
 from kgbench.engine.forward import Wiring
-from kgbench.engine.memory import less_at_once
+from kgbench.engine.out_of_memory import less_at_once
 from kgbench.engine.packed import run_packed
 from kgbench.engine.plan import Answers, Budget, Chunk, Plan, make_plan
 from kgbench.engine.selftest import packed_agrees, stages_agree

@@ -24,7 +24,7 @@ from kgbench.data import Prompt
 from kgbench.engine.edits import Hook
 from kgbench.engine.engine import chosen_budget
 from kgbench.engine.forward import Forward, Socket, Wiring, installed, replacements
-from kgbench.engine.memory import less_at_once
+from kgbench.engine.out_of_memory import less_at_once
 from kgbench.engine.plan import Budget
 from kgbench.engine.treatment import donor_index
 from kgbench.errors import InputError

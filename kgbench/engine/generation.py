@@ -22,7 +22,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from kgbench.data import Prompt
 from kgbench.engine.grafted_model import as_model
-from kgbench.engine.memory import less_at_once
+from kgbench.engine.out_of_memory import less_at_once
 from kgbench.engine.plan import Budget
 from kgbench.engine.treatment import Configuration
 from kgbench.models.pair import ModelPair

@@ -26,10 +26,10 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
+from kgbench.engine.attention_masks import Masks, make_masks
 from kgbench.engine.edits import Treatment
 from kgbench.engine.forward import Activity, Stage, Weights, Wiring, treated
 from kgbench.engine.indices import Indices
-from kgbench.engine.masks import Masks, make_masks
 from kgbench.engine.plan import Answers, Budget, Chunk, Plan
 from kgbench.engine.schedule import Schedule, make_schedule
 from kgbench.engine.siblings import Siblings, siblings

@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kgbench.engine.attention_masks import Masks
 from kgbench.engine.edits import Add, Copy, Edit, Hook, SourceRun, Treatment, Values, Write
 from kgbench.engine.indices import Index, Indices
-from kgbench.engine.masks import Masks
 
 
 @dataclass

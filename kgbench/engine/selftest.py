@@ -16,9 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from kgbench.engine.attention_masks import windows
 from kgbench.engine.batch_rows import run_rows
 from kgbench.engine.forward import Wiring
-from kgbench.engine.masks import windows
 from kgbench.engine.packed import run_packed
 from kgbench.engine.plan import Budget, Chunk, Plan, Request
 from kgbench.engine.sequential import run_sequential

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from kgbench.engine.attention_masks import known_windows
 from kgbench.engine.edits import Add, Copy, Edit, Hook, SourceRun, Treatment
 from kgbench.engine.forward import Activity, Weights, Wiring, one_treatment
-from kgbench.engine.masks import known_windows
 from kgbench.engine.plan import Answers, Budget, Chunk, Plan
 
 Kept = dict[tuple[Hook, int], Tensor]

@@ -300,7 +300,9 @@ def study_of(content: Any) -> StudyFile:
         options = dict(sorted({**shared, **row}.items()))
         units.setdefault(canonical_json(options), StudyUnit(options))
     if not units:
-        raise InputError("there are no units: a list of the matrix is empty, or 'exclude' leaves out all")
+        raise InputError(
+            "there are no units: a list of the matrix is empty, or 'exclude' leaves out all"
+        )
     for unit in units.values():
         try:
             unit.spec, unit.settings(RESULTS)

@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from torch import nn
 
-from kgbench.engine.memory import is_out_of_memory
+from kgbench.engine.out_of_memory import is_out_of_memory
 from kgbench.errors import InputError, OutputError
 from kgbench.models.catalog import CARD, read_donor_card
 from kgbench.models.tensors import stored_hash

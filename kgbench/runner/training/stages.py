@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from kgbench.data.facts import hash_of
-from kgbench.engine.memory import is_out_of_memory
+from kgbench.engine.out_of_memory import is_out_of_memory
 from kgbench.errors import InputError, OutputError
 from kgbench.models.library import quiet_library
 from kgbench.models.placement import free_memory
