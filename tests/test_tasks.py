@@ -392,6 +392,7 @@ def test_ls(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert set(found) == {entry.name for entry in shipped_tasks()}
     assert found[f"{HEADLINE}_choices"] == {
+        "name": f"{HEADLINE}_choices",
         "dataset": "tiny_movies",
         "prompt": "headline",
         "form": "choices",
