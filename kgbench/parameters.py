@@ -122,14 +122,18 @@ def _read(what: str, text: str, kind: Any) -> Any:
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     if NoneType in kinds and text.lower() == "none":
         return None
-    value: Any = text
-    if get_origin(kinds[0]) is tuple:
-        value = tuple(filter(None, map(str.strip, text.split(","))))
-    try:
-        return TypeAdapter(kind).validate_python(value)
-    except PydanticSchemaGenerationError:
-        return text
-    except ValidationError as error:
-        expected = error.errors()[0]["msg"].partition(", unable")[0]
-        expected = expected.replace("Input should be", "expected")
-        raise InputError(f"{what}: {expected}, not {text!r}") from None
+    kinds = tuple(each for each in kinds if each is not NoneType)
+    refusal: ValidationError | None = None
+    for each in kinds:  # one by one in their order: of a union pydantic keeps text as text
+        parts = tuple(filter(None, map(str.strip, text.split(","))))
+        try:
+            value = parts if get_origin(each) is tuple else text
+            return TypeAdapter(each).validate_python(value)
+        except PydanticSchemaGenerationError:
+            return text
+        except ValidationError as error:
+            refusal = refusal or error
+    assert refusal is not None
+    expected = refusal.errors()[0]["msg"].partition(", unable")[0]
+    expected = expected.replace("Input should be", "expected")
+    raise InputError(f"{what}: {expected}, not {text!r}")

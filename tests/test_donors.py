@@ -6,10 +6,12 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 import kgbench
 from kgbench.cli import command
+from kgbench.errors import ModelError
 from kgbench.models.catalog import entry, zoo_path
 
 
@@ -33,6 +35,8 @@ def test_donors_that_no_graft_names_are_an_axis(tmp_path: Path) -> None:
     dry = CliRunner().invoke(command, [*line, "--donor", f"late={path}", "--dry-run"])
     assert re.findall(r"^donor +(\w+)$", dry.output, re.MULTILINE) == ["late", "sft"]
     given = {"model": "tiny-gemma", "grafts": "LT", "prompts": "headline", "limit": 4}
+    with pytest.raises(ModelError, match="donor 'gone': there is no '/nowhere'"):
+        kgbench.evaluate(**given, donors={"late": path, "gone": "/nowhere"}, output_dir=tmp_path)
     told = kgbench.evaluate(**given, donors={"late": path}, output_dir=tmp_path, progress=False)
     assert [run.record.id for run in told] == [run["id"] for run in runs]
     assert all(run.reused for run in told) and "2 donors of tiny-gemma" in repr(told)

@@ -254,7 +254,7 @@ def test_verdict_of_what_controls_have_too(base: float) -> None:
     no word of them.
     """
 
-    def text(donor: float, of_controls: float | None) -> str:
+    def text(donor: float, of_controls: float | None, base: float = base) -> str:
         groups = [("headline", donor)]
         if of_controls is not None:
             groups.append(("headline (off)", of_controls))
@@ -270,6 +270,9 @@ def test_verdict_of_what_controls_have_too(base: float) -> None:
     assert re.match(begins + r", cases by −?\.40 \[.*\], controls by −?\.40 \[.*\]; LT ", alike)
     farther = text(some, far)
     assert farther.startswith("On headline finetuning changed controls more than cases, cases by ")
+    every = text(1.0, 1.0, base=0.0)  # each group without spread
+    assert every.startswith("On headline finetuning changed controls as far as cases, cases by ")
+    assert "changed controls more than cases" in text(some, 1.0, base=0.0)
     for other in (text(far, some), text(some, None), text(base, far)):
         assert "controls" not in other
 

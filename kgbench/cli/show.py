@@ -69,12 +69,12 @@ def show_command(
     if as_json and kind in FORMATS:
         raise click.UsageError(f"--json and --format {kind} are two formats: give one of them")
     entries = [find_run(run, options["output_dir"]) for run in runs]
-    if kind in PICTURES:
-        metric = metric or entries[0].record.metric
+    shared = entries[0].record.metric if kind in PICTURES else None
+    wanted = check_metric(metric) if metric else shared
     records = []
     for run in entries:
-        same = metric is None or run.record.metric == check_metric(metric)
-        records.append(run.record if same else rescored(run.record, run.facts(), metric))
+        stored = metric is None and wanted in (None, run.record.metric)
+        records.append(run.record if stored else rescored(run.record, run.facts(), wanted))
     if kind in PICTURES:
         return _drawn(records, kind, output)
     parts: list[str | Report] = []

@@ -20,7 +20,7 @@ from kgbench.data import Dataset, ImportOptions, Prompt
 from kgbench.data.facts import dataset_of
 from kgbench.data.prompts import find_giveaways, refuse_leaks
 from kgbench.data.templates import prompts_of
-from kgbench.errors import InputError, RegionError, check_choice, python_names
+from kgbench.errors import InputError, ModelError, RegionError, check_choice, python_names
 from kgbench.localizers import AbstractLocalizer, check_name, create, needs
 from kgbench.models import catalog, check_dtype
 from kgbench.records import Truth
@@ -354,6 +354,9 @@ def along_donors(spec: Spec) -> dict[str, Spec]:
 
     Each is evaluated as if it alone were given. Empty where there is one donor, and where a
     configuration names one.
+
+    Raises:
+        ModelError: A donor is a path, and nothing is there.
     """
     sources = Sources.of(spec)
     donors = {**sources.donors, **sources.catalog_donors, **sources.donors}
@@ -362,6 +365,10 @@ def along_donors(spec: Spec) -> dict[str, Spec]:
     grafts = spec.grafts or load_suite(spec.suite).grafts
     if _named_donors(grafts, _components(sources)) - {"sft"}:
         return {}
+    for name, path in donors.items():
+        is_path = path.startswith((".", "~")) or Path(path).is_absolute()
+        if is_path and not checkpoint_folder(path).exists():
+            raise ModelError(f"donor {name!r}: there is no {path!r}; give a checkpoint's folder")
     alone = replace(spec, recipient=sources.recipient_source)
     return {name: replace(alone, donors={name: path}) for name, path in donors.items()}
 

@@ -8,7 +8,7 @@ from kgbench.numbers import count_text, figure_text, plain_text, reason_text, sh
 from kgbench.records import Curve, GroupContrast, Row
 from kgbench.sites import CONTROLS, PATHWAYS
 from kgbench.stats.answer_frequency import is_loss
-from kgbench.stats.contrast import UNCHANGED
+from kgbench.stats.contrast import FEW, UNCHANGED
 
 FIRST, SECOND, BOTH, REST = "FE", "LT", "FE+LT", "(FE+LT)^C"
 BUDGETS = (1.0, 10.0)
@@ -211,13 +211,14 @@ def _shared(name: str, on: Row, off: Row, contrasts: Sequence[GroupContrast]) ->
         off: That of its controls.
         contrasts: What its cases have beyond its controls.
     """
-    differences = {row.graft: row.difference.value or 0.0 for row in contrasts}
     (reason,) = (row.recovery.undefined for row in contrasts if row.graft == "SFT")
-    moved = (differences["SFT"] - differences["PRE"]) * (on.gain.value or 0.0)
+    cases, others = on.gain.value or 0.0, off.gain.value or 0.0
     if reason == UNCHANGED:
         did = "did not change cases significantly more than controls"
-    elif reason is None and moved < 0:
+    elif reason != FEW and abs(others) > abs(cases):
         did = "changed controls more than cases"
+    elif reason != FEW and others == cases:
+        did = "changed controls as far as cases"
     else:
         return []
     gains = f"cases by {figure_text(on.gain)}, controls by {figure_text(off.gain)}"
