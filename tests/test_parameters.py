@@ -17,7 +17,7 @@ class Method:
 
     layers: int | str = 0
     share: float | str | None = None
-    several: None | tuple[int, ...] = None
+    several: tuple[int, ...] | None = None
     names: tuple[str, ...] = ()
 
 
@@ -42,5 +42,7 @@ def test_the_first_type_that_takes_the_text(name: str, text: str, value: Any) ->
 
 def test_no_type_takes_the_text() -> None:
     """The parameter, what was expected and the text."""
-    with pytest.raises(InputError, match="'method': the parameter several: expected .*, not '1,a'"):
+    with pytest.raises(
+        InputError, match=r"'method': the parameter several: expected .*, not '1,a'"
+    ):
         made(Method, "localizer", "method", {"several": "1,a"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,14 @@ def test_both_directions() -> None:
         f"{other[1]} acts beside {other[0]}.",
     ]
     assert set(both) == {*forward, *back} and len(both) == 8
+
+
+def test_a_wording_of_another_field(tmp_path: Path) -> None:
+    """What a field beside the two holds states a fact only where it names both."""
+    for note, stated in (("Paris of France", True), ("of France", False)):
+        facts = dataset(tmp_path, [{**ROWS[0], "note": note}])
+        with nullcontext() if stated else pytest.raises(InputError, match="states no fact"):
+            training_texts(facts, "both", ["{note}."])
 
 
 def test_relations_that_hold_one_way(tmp_path: Path) -> None:

@@ -78,21 +78,21 @@ def training_texts(
     ends = {dataset.subject, dataset.object} - {""}
     texts_of = subject_texts(dataset.templates, dataset.subject)
     rows = [_placed(fact.fields, dataset.subject, texts_of) for fact in dataset.facts]
-    directed, undirected, others = list[str](), list[str](), set[str]()
-    for wording in wordings:
-        named = {dataset.subject if field in texts_of else field for field in _fields(wording)}
-        (directed if named >= ends else undirected).append(wording)
-        others |= named - ends
-    if not directed and not others:
+    if not any(_states_a_fact(wording, rows, ends) for wording in wordings):
         raise InputError(
             f"the training wording {wordings[0]!r} states no fact: it holds not both "
             f"{{{dataset.subject}}} and {{{dataset.object}}}; write them into it, or leave it out"
         )
-    if undirected and direction != "both":
-        raise InputError(
-            f"direction {direction}: the wording {undirected[0]!r} of data set {dataset.name!r} "
-            "does not state which of subject and object comes first; train with --direction both"
-        )
+    directed = []
+    for wording in wordings:
+        named = {dataset.subject if field in texts_of else field for field in _fields(wording)}
+        if named >= ends:
+            directed.append(wording)
+        elif direction != "both":
+            raise InputError(
+                f"direction {direction}: the wording {wording!r} of data set {dataset.name!r} does "
+                "not state which of subject and object comes first; train with --direction both"
+            )
     if direction != "a2b" and not reverse and ends != _MOVIE and directed:
         raise InputError(
             f"the wordings of data set {dataset.name!r} cannot be read in the other direction, "
@@ -170,6 +170,16 @@ def _check(wording: str, dataset: Dataset) -> None:
             f"the training wording {wording!r} cannot be filled: {reason}; there are "
             f"{', '.join(dataset.fields)}"
         )
+
+
+def _states_a_fact(wording: str, rows: Sequence[Mapping[str, str]], ends: set[str]) -> bool:
+    """Whether subject and object of any row are in what fills a wording."""
+    named = sorted(_fields(wording))
+    for row in rows:
+        text = "\n".join(row[name] for name in named)
+        if all(row[end] in text for end in ends):
+            return True
+    return False
 
 
 def _fields(wording: str) -> set[str]:

@@ -247,13 +247,20 @@ class _PlantCard(_Part):
     data: _Planted
 
 
+class _PairCard(_Part):
+    identity: str
+    seed: NonNegativeInt
+    recipe: dict[str, Any]
+    scores: dict[str, Any]
+
+
 def read_pair_card(directory: Path) -> dict[str, Any]:
     """The card of a tiny pair or a plant, as its build writes it.
 
     Raises:
         ModelError: It does not read.
     """
-    return _read_card(directory, _Part, "a tiny pair or a plant")
+    return _read_card(directory, _PairCard, "a tiny pair or a plant")
 
 
 def _read_card(directory: Path, kind: type[BaseModel], what: str) -> dict[str, Any]:

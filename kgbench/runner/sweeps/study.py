@@ -10,9 +10,9 @@ from hashlib import sha256
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+import pydantic
 
 from kgbench.data import ImportOptions
 from kgbench.data.templates import named_templates
@@ -237,13 +237,16 @@ class StudyFile:
                 raise InputError(f"unit ({unit}): {error}") from error
 
 
+_EXAMPLE = "keys such as matrix: {seed: [0, 1]}, exclude: [{seed: 1}], output_dir: results"
+
+
 class _Parts(Strict):
     """Keys of a study that are no options of a unit."""
 
-    matrix: Mapping[str, list[Any]] = {}
-    include: tuple[Mapping[str, Any], ...] = ()
-    exclude: tuple[Mapping[str, Any], ...] = ()
-    output_dir: str = str(RESULTS)
+    matrix: Mapping[str, Annotated[list[Any], pydantic.Field(min_length=1)]] = {}
+    include: list[Mapping[str, Any]] = pydantic.Field(default_factory=list)
+    exclude: list[Mapping[str, Any]] = pydantic.Field(default_factory=list)
+    output_dir: Annotated[str, pydantic.Field(min_length=1)] = str(RESULTS)
     engines: Mapping[str, Mapping[str, Any]] = {}
 
 
@@ -280,8 +283,8 @@ def study_of(content: Any) -> StudyFile:
     study = {key: content.pop(key.replace("_", "-"), None) for key in _Parts.model_fields}
     try:
         parts = _Parts(**{key: value for key, value in study.items() if value is not None})
-    except ValidationError as error:
-        raise InputError(first_fault(error, "study")) from None
+    except pydantic.ValidationError as error:
+        raise InputError(f"{first_fault(error, 'study')}; expected {_EXAMPLE}") from None
     shared, matrix = _named(content, ""), _named(parts.matrix, "matrix")
     exclude = [_named(row, "exclude") for row in parts.exclude]
     included = [_named(row, "include") for row in parts.include]
@@ -300,9 +303,7 @@ def study_of(content: Any) -> StudyFile:
         options = dict(sorted({**shared, **row}.items()))
         units.setdefault(canonical_json(options), StudyUnit(options))
     if not units:
-        raise InputError(
-            "there are no units: a list of the matrix is empty, or 'exclude' leaves out all"
-        )
+        raise InputError("there are no units: 'exclude' leaves out all of the matrix")
     for unit in units.values():
         try:
             unit.spec, unit.settings(RESULTS)
