@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from commands import Call
-from stored_runs import folder, stored, submitted
+from stored_runs import WORSE, folder, stored, submitted
 
 from kgbench.records import load_record
 from kgbench.stats.summary import rescored
@@ -23,6 +23,16 @@ def test_another_metric(tmp_path: Path, run: Call) -> None:
     again = rescored(first.record, first.facts(), "logprob")
     assert told == again.answer(str(place)) != first.record.answer(str(place))
     assert load_record(str(place), tmp_path).record == first.record
+
+
+def test_the_run_s_own_metric_is_computed_too(tmp_path: Path, run: Call) -> None:
+    """A figure that the record has otherwise than its rows give is not shown for a metric by name."""
+    record, rows = stored()
+    other = stored(WORSE)[0]
+    place = folder(tmp_path / "runs", record.model_copy(update={"rows": other.rows}), rows)
+    assert load_record(str(place), tmp_path).record.rows == other.rows
+    answer = json.loads(run("show", place, "--metric", record.metric, "--json")[1])
+    assert answer == record.answer(str(place)) != other.answer(str(place))
 
 
 def test_show_tells_of_an_entry(tmp_path: Path, run: Call) -> None:

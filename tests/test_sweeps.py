@@ -19,10 +19,11 @@ from pages import DOCS, PAGES
 import kgbench
 from kgbench.cli import main
 from kgbench.errors import InputError, UnknownNameError
+from kgbench.models import catalog
 from kgbench.records import Journal
 from kgbench.report import to_text
 from kgbench.runner.sweeps.plan import StudyPlan
-from kgbench.runner.sweeps.study import StudyFile, study_of
+from kgbench.runner.sweeps.study import StudyFile, _shipped_hash, study_of
 
 ROOT = Path(__file__).parent.parent
 TINY = {"model": "tiny-gemma", "prompt": "headline", "limit": 2, "graft": "LT"}
@@ -177,6 +178,30 @@ def test_receipts_tell_a_change(swept: tuple[dict[str, Any], StudyFile]) -> None
     receipt.write_text(receipt.read_text()[:20])
     (state,) = StudyPlan(study, root).states
     assert state.word == "left"
+
+
+def test_other_shipped_weights_are_another_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A unit on a shipped pair is another one where a version ships that pair with other weights."""
+    source = catalog.zoo_path(catalog.entry("tiny-gemma").donors["sft"])
+    assert source is not None
+    copied = Path(shutil.copytree(source, tmp_path / "sft"))
+
+    def key() -> str:
+        _shipped_hash.cache_clear()
+        return study_of(TINY).units[0].key
+
+    first, real = key(), catalog.zoo_path
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            catalog, "zoo_path", lambda place: copied if real(place) == source else real(place)
+        )
+        assert key() == first
+        weights = next(copied.glob("*.safetensors"))
+        weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+        assert key() != first
+    assert key() == first
 
 
 def test_a_dry_run_needs_no_torch(tmp_path: Path) -> None:

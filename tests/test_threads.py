@@ -16,6 +16,7 @@ from laws import distance, pair_of, pool
 import kgbench
 from kgbench.engine import grafted_logits
 from kgbench.engine.gradients import graft_effects
+from kgbench.runner import job
 
 THREADS = 4
 
@@ -44,6 +45,26 @@ def test_logits(executor: str) -> None:
     for number, logits in enumerate(found):
         assert isinstance(logits, torch.Tensor)
         assert distance(logits, expected[number % 3]) <= 1e-9
+
+
+def test_hooks_of_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hooks are looked for while no other thread computes, whose forwards have hooks of their own."""
+    pair, free = kgbench.load_pair("tiny-gemma"), list[bool]()
+
+    def enter() -> None:
+        if pair.lock.acquire(blocking=False):
+            free.append(True)
+            pair.lock.release()
+        else:
+            free.append(False)
+
+    def look(*models: object) -> None:
+        with ThreadPoolExecutor(1) as other:
+            other.submit(enter).result()
+
+    monkeypatch.setattr(job, "refuse_hooks", look)
+    kgbench.evaluate(pair, prompts="headline", limit=1, output_dir=tmp_path, progress=False)
+    assert free == [False]
 
 
 def test_derivatives_beside_logits() -> None:

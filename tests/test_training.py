@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kgbench.data import load_dataset, load_prompts
 from kgbench.engine import grafted_logits, load_pair
-from kgbench.errors import OutputError, UnknownNameError
+from kgbench.errors import ModelError, OutputError, UnknownNameError
 from kgbench.models import catalog
 from kgbench.models.catalog import read_pair_card
 from kgbench.runner.training.hit_rates import PROMPTS
@@ -99,6 +99,22 @@ def test_a_build_from_nothing(unbroken: Path, miniature: Recipe) -> None:
     )
     recipient, donor = _weights(unbroken)
     assert recipient != donor
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [("{}", "identity"), ('{"identity": "0", "seed": -1, "recipe": {}, "scores": {}}', "seed")],
+)
+def test_a_folder_with_another_card(
+    tmp_path: Path, miniature: Recipe, content: str, fault: str
+) -> None:
+    """A folder whose card is of something else is refused by name, and stays as it is."""
+    card = tmp_path / "pair" / "card.json"
+    card.parent.mkdir()
+    card.write_text(content, "utf-8")
+    with pytest.raises(ModelError, match=rf"card\.json is no card of a tiny pair.*{fault}"):
+        build_recipe(miniature, tmp_path / "pair")
+    assert card.read_text("utf-8") == content
 
 
 def test_the_card_is_complete(unbroken: Path, miniature: Recipe) -> None:
