@@ -4,8 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # More test processes than this cost more memory than they save time; a file's tests share what its
-# fixtures made, and so one process.
-PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
+# fixtures made, and so one process; files come in the order of tests/conftest.py.
+PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 MINUTES ?= 30
 
