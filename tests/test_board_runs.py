@@ -14,6 +14,7 @@ from commands import Call
 from submissions import entries_of, identity, put, result, sent
 
 from kgbench import localizers
+from kgbench.leaderboard.boards.organisms import NULL
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.folders import ENTRIES
 from kgbench.leaderboard.limits import FACTS
@@ -43,6 +44,7 @@ def test_the_table() -> None:
         intervenes = describe()[name]["kind"] == "intervention"
         assert on["pathways"] == set(PAIRS * intervenes)
         needs_truth = "truth" in describe()[name]["needs"]
+        assert on["organisms"] <= {NULL} and not (needs_truth and on["organisms"])
         assert on["budget"] <= set(PAIRS) and bool(on["budget"]) == (not needs_truth)
     assert not any(localizers.is_foreign(run.method) for run in runs)
 
@@ -50,7 +52,7 @@ def test_the_table() -> None:
 def test_runs_on_one_pair_follow_each_other() -> None:
     """So that each pair is loaded once."""
     pairs = [pair for pair, _ in groupby(board_runs(), key=lambda run: run.pair)]
-    assert len(pairs) == len(set(pairs)) == len(PAIRS) + len(plants())
+    assert len(pairs) == len(set(pairs)) == len(PAIRS) + len(plants()) + 1
 
 
 def test_parts_of_the_table() -> None:

@@ -18,6 +18,8 @@ from kgbench.cli import main
 from kgbench.data import builtin_prompts
 from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites, graft_sites
+from kgbench.leaderboard.boards.organisms import NULL
+from kgbench.leaderboard.entries import BOARDS
 from kgbench.leaderboard.known import known, own_facts, planted_sites, shipped_sites
 from kgbench.models import DTYPE_NAMES, catalog
 from kgbench.runner import load_prompts
@@ -48,7 +50,7 @@ def test_all_of_one_pair_is_as_written() -> None:
     """The whole of a plant's facts, and the file as the script writes it."""
     name = "tiny-gemma.one-0"
     assert as_json(write_known.pair_facts(name)) == SHIPPED["pairs"][name]
-    assert list(SHIPPED["pairs"]) == PAIRS
+    assert list(SHIPPED["pairs"]) == [*PAIRS, NULL]
     assert write_known.KNOWN.read_text("utf-8") == write_known.text(SHIPPED)
 
 
@@ -67,12 +69,11 @@ def test_answers_are_those_of_the_models() -> None:
 
 def test_methods_suites_and_versions_are_as_written() -> None:
     """Everything but the pairs, which take a while."""
-    from kgbench.leaderboard.boards.cost import SUITES
     from kgbench.localizers import describe, names
 
     builtin = [name for name in names() if describe()[name]["from"] == "kgbench"]
     assert {name: write_known.localizer_facts(name) for name in builtin} == SHIPPED["localizers"]
-    assert {name: write_known.suite_configurations(name) for name in SUITES} == SHIPPED["suites"]
+    assert {name: write_known.suite_configurations(name) for name in BOARDS} == SHIPPED["suites"]
     assert (SHIPPED["metric_version"], SHIPPED["ranking_version"]) == (
         write_known.METRIC_VERSION,
         write_known.RANKING_VERSION,
@@ -125,7 +126,7 @@ def test_only_names_of_the_catalog_are_looked_up(tmp_path: Path) -> None:
     """A pair's name in a submission is never taken for a path."""
     for name in ("../x", str(tmp_path), ".", "zoo:tiny-gemma", ""):
         assert own_facts(name) is None
-    assert set(known().pairs) == set(PAIRS)
+    assert set(known().pairs) == {*PAIRS, NULL}
     assert all(set(pair.regions) <= set(builtin_prompts()) for pair in known().pairs.values())
 
 

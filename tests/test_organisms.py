@@ -26,7 +26,7 @@ def test_each_organism_is_a_pair_by_its_name() -> None:
     for name, row in describe_organisms().items():
         pair = entry(name)
         assert row["about"] in pair.about and row["source"] in pair.about
-        assert catalog.is_name(name) and catalog.published(name) is None
+        assert catalog.is_name(name) and catalog.published(name) == pair
         if name not in OWN:
             assert pair.recipient == row["base"] and pair.donors == {"sft": name}
             assert all(re.fullmatch(r"[\w.-]+/[\w.-]+", place) for place in (name, row["base"]))

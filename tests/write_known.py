@@ -24,9 +24,9 @@ from kgbench.engine import load_pair
 from kgbench.engine.site_sets import all_sites
 from kgbench.engine.weights import changed
 from kgbench.errors import KgbenchError
-from kgbench.leaderboard.boards.cost import SUITES
+from kgbench.leaderboard.boards.organisms import NULL
 from kgbench.leaderboard.cells import PROMPTS
-from kgbench.leaderboard.entries import Submission, Verification
+from kgbench.leaderboard.entries import BOARDS, Submission, Verification
 from kgbench.leaderboard.hits import TOP
 from kgbench.leaderboard.known import own_facts
 from kgbench.leaderboard.site.tables import compact_json
@@ -59,7 +59,7 @@ def known(pairs: Sequence[str]) -> dict[str, Any]:
         "localizers": {
             name: localizer_facts(name) for name in names() if describe()[name]["from"] == "kgbench"
         },
-        "suites": {name: suite_configurations(name) for name in sorted(SUITES)},
+        "suites": {name: suite_configurations(name) for name in sorted(BOARDS)},
     }
 
 
@@ -71,12 +71,9 @@ def of_each(what: Callable[[str], Any], pairs: Sequence[str]) -> dict[str, Any]:
 
 def pair_facts(name: str) -> dict[str, Any]:
     """Hashes and places of a shipped pair."""
-    pair = load_pair(name)
-    places = list(
-        dict.fromkeys(
-            (site.layer, site.component) for site in all_sites(pair, _prompts(name, "headline"))
-        )
-    )
+    pair = load_pair(name, chat_template=name == NULL)
+    prompts = _prompts(name, "messages" if name == NULL else "headline")
+    places = list(dict.fromkeys((site.layer, site.component) for site in all_sites(pair, prompts)))
     slots, moved = pair.slots, changed(pair)
     return {
         "weights": {dtype: weight_hashes(name, dtype) for dtype in DTYPE_NAMES},
@@ -212,7 +209,7 @@ def schemas() -> dict[str, str]:
 def main() -> None:
     """Write all files."""
     pairs = [*catalog.shipped(), *catalog.with_fetched_base(), *catalog.plants()]
-    KNOWN.write_text(text(known(pairs)), encoding="utf-8")
+    KNOWN.write_text(text(known([*pairs, NULL])), encoding="utf-8")
     _pack(ANSWERS, of_each(answers, pairs))
     SCHEMAS.mkdir(exist_ok=True)
     for name, content in schemas().items():

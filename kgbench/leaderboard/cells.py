@@ -102,12 +102,9 @@ def cell_of(entry: Entry, prompt: str = "") -> Cell:
 @cache
 def core_cells(planted: bool, prompts: tuple[str, ...] = PROMPTS) -> tuple[Cell, ...]:
     """The cells that means are taken over: shipped pairs, or plants."""
-    cells = []
-    for pair, prompt in product(known().pairs, prompts):
-        entry = catalog.published(pair)
-        if entry is not None and (entry.plant is not None) == planted:
-            cells.append(Cell(True, pair, prompt))
-    return tuple(cells)
+    pairs = (*catalog.shipped(), *catalog.with_fetched_base())
+    found = product(catalog.plants() if planted else pairs, prompts)
+    return tuple(Cell(True, pair, prompt) for pair, prompt in found)
 
 
 def without_scans(entries: Iterable[Entry]) -> list[Entry]:

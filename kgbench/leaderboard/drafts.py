@@ -19,9 +19,9 @@ from kgbench.leaderboard.entries import (
     Submission,
     entry_name,
     folder_name,
+    metric_of,
 )
 from kgbench.leaderboard.folders import RESULTS, MethodFolder, changed, document_hash, rows_hash
-from kgbench.leaderboard.hits import METRIC
 from kgbench.leaderboard.known import known
 from kgbench.leaderboard.limits import RECORD, SUBMISSION
 from kgbench.leaderboard.validate import CheckedEntry, Finding, validate_entries
@@ -84,8 +84,8 @@ def drafts(
                 "the answer: run it without --readout"
             )
         rows = facts.select(STORED.names)
-        if record.metric != METRIC:
-            record = rescored(record, facts, METRIC)
+        if record.metric != (metric := metric_of(record)):
+            record = rescored(record, facts, metric)
         document, contract = record.document(), contracts.get(record.id)
         about: dict[str, Any] = {
             "record": record.id,

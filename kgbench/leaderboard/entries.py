@@ -23,9 +23,10 @@ from kgbench.leaderboard.folders import (
     read_folder,
     rows_hash,
 )
-from kgbench.leaderboard.hits import PromptHits, hits_by_prompt
+from kgbench.leaderboard.hits import METRIC, PromptHits, hits_by_prompt
 from kgbench.leaderboard.known import Shipped, judged_anew, planted_of, shipped_of
 from kgbench.leaderboard.limits import FACTS, RECORD, SUBMISSION, VERIFICATION
+from kgbench.models.catalog import describe_organisms
 from kgbench.records import (
     Planted,
     Record,
@@ -158,7 +159,7 @@ _P = TypeVar("_P", bound=Part)
 ENTRIES = Path("leaderboard", "results")
 """Where the entries of the leaderboard are, seen from a checkout."""
 
-BOARDS: Mapping[str, int] = {"planted": 2, "pathways": 1, "budget": 1}
+BOARDS: Mapping[str, int] = {"planted": 2, "pathways": 1, "budget": 1, "organisms": 1}
 """Version of each board that records have figures for; its name is that of a folder of method
 folders. In version 1 of planted, grafts decided what counted as true."""
 
@@ -167,6 +168,9 @@ BOARD_FACTS: Mapping[str, int] = {"budget": 100}
 
 A budget curve takes eleven grafts per prompt, and often a scan of every site besides.
 """
+
+BOARD_METRICS: Mapping[str, str] = {"organisms": "logprob"}
+"""Metric of a board; of boards not named, the paper's."""
 
 Badge = Literal["verified", "maintainers", "self-reported", "published", "yours"]
 """Source of figures: verified, the project's own runs of its own methods, self-reported, the paper,
@@ -261,7 +265,7 @@ class Entry:
 
     @property
     def suite(self) -> str:
-        """The suite that it ran: `planted`, `budget` or `pathways`."""
+        """The suite that it ran: `planted`, `organisms`, `budget` or `pathways`."""
         return (self.suites or ("pathways",))[-1]
 
     @property
@@ -330,12 +334,19 @@ def versioned(board: str) -> str:
 
 
 def suites_of(record: Result) -> tuple[str, ...]:
-    """Boards that a record has figures for: `planted`, or `pathways`, `budget` or both."""
+    """Boards that a record has figures for: `planted`, `organisms`, or `pathways`, `budget` or both."""
     if record.identity.truth is not None:
         return ("planted",)
+    if record.model in describe_organisms():
+        return ("organisms",)
     grafts = record.identity.configurations
     pathways = ("pathways",) if "FE+LT" in grafts else ()
     return (*pathways, *(("budget",) if any(map(parse_top, grafts)) else ()))
+
+
+def metric_of(record: Result) -> str:
+    """The metric of ratios on the boards that a record has figures for."""
+    return BOARD_METRICS.get((*suites_of(record), "")[0], METRIC)
 
 
 def entry_name(record: Result, method: str) -> str:

@@ -92,7 +92,7 @@ def known() -> Known:
 def own_facts(model: str) -> Dataset | None:
     """The facts that the donor of a pair learned; None where the catalog has no such pair."""
     entry = catalog.published(model)
-    if entry is None:
+    if entry is None or not entry.dataset:
         return None
     dataset = load_dataset(entry.dataset)
     return dataset if entry.facts is None else dataset.subset(entry.facts)

@@ -134,13 +134,13 @@ def plants_in_shipped_pairs() -> tuple[str, ...]:
 
 
 def published(name: str) -> Entry | None:
-    """The entry of a pair or plant by its name alone; None where there is none."""
-    return {**_pairs(), **_plants()}.get(name)
+    """The entry of a pair, plant or organism by its name alone; None where there is none."""
+    return {**_pairs(), **_plants(), **_organisms()}.get(name)
 
 
 def is_name(name: str) -> bool:
     """Whether it is the name of a pair, a plant or an organism."""
-    return published(name) is not None or name in _organisms()
+    return published(name) is not None
 
 
 def shipped() -> tuple[str, ...]:
@@ -173,7 +173,7 @@ def entry(name: str) -> Entry:
         UnknownNameError: No pair has this name, and it is the path of no folder.
         ModelError: It is the path of a folder that holds no plant.
     """
-    if (pair := published(name) or _organisms().get(name)) is not None:
+    if (pair := published(name)) is not None:
         return pair
     folder = Path(name).expanduser()
     if folder.is_dir():

@@ -13,9 +13,11 @@ import click
 
 from kgbench.cli.output import Output, table_text
 from kgbench.errors import InputError, KgbenchError, check_choice
+from kgbench.leaderboard.boards.organisms import NULL
 from kgbench.leaderboard.drafts import drafts
 from kgbench.leaderboard.entries import (
     BOARD_FACTS,
+    BOARD_METRICS,
     BOARDS,
     Entry,
     folder_of_method,
@@ -42,20 +44,29 @@ COSTLY = frozenset({"greedy_graft"})
 none of a real language model is ranked."""
 
 
+NOT_OF_REPLIES = frozenset(
+    {"causal_trace", "direct_logit", "path_patch"}  # they read a first token, or noise an FE
+    | {"graft_drop", "graft_scan", "greedy_graft", "mask_graft"}  # hours, at each of many sites
+)
+"""Methods without an entry on organisms."""
+
+
 def pairs_of(board: str, method: str) -> tuple[str, ...]:
     """The pairs on which a built-in method has an entry on a board.
 
     This is the whole table of the project's entries. Every method ranks the sites of every plant.
     Of the pairs without a plant, methods that intervene have pathways; budget curves have all but
-    those that must be given the truth. Costly methods have fewer. Prompts and configurations are
-    those of the suite that is called as the board is, the facts the pair's own, as many as
-    `BOARD_FACTS` says, the seed 0.
+    those that must be given the truth. Costly methods have fewer. Of organisms there is the one
+    without a behaviour. Prompts and configurations are those of the suite that is called as the
+    board is, the facts the pair's own, as many as `BOARD_FACTS` says, the seed 0.
 
     Args:
         board: One of `BOARDS`.
         method: Name of a built-in localizer.
     """
     what = known().localizers[method]
+    if board == "organisms":
+        return () if "truth" in what.needs or method in NOT_OF_REPLIES else (NULL,)
     if board == "planted":
         return plants_in_shipped_pairs() if method in COSTLY else plants()
     if "truth" in what.needs or (board == "pathways" and what.kind != "intervention"):
@@ -83,7 +94,8 @@ class BoardRun:
             model=self.pair,
             suite=self.board,
             limit=self.limit,
-            metric=DEFAULT_METRIC,
+            metric=BOARD_METRICS.get(self.board, DEFAULT_METRIC),
+            chat_template=self.board == "organisms",
         )
 
     def __str__(self) -> str:
@@ -110,7 +122,7 @@ def board_runs(
         UnknownNameError: There is no such board, method or pair.
     """
     built_in = tuple(known().localizers)
-    there = (*shipped(), *with_fetched_base(), *plants())
+    there = (*shipped(), *with_fetched_base(), *plants(), NULL)
     choices = (("board", boards, BOARDS), ("localizer", methods, built_in), ("model", pairs, there))
     for kind, given, names in choices:
         for name in given:

@@ -283,7 +283,7 @@ def pathways_board(entries: Sequence[Entry]) -> Board:
     """
     why_not = "it ranks sites and makes no choice of tokens of its own: see the budget board"
     shares = Shares(cache(_share), why_not, unranked=UNRANKED)
-    unplanted = [entry for entry in entries if entry.suite != "planted"]
+    unplanted = [entry for entry in entries if entry.suite in ("pathways", "budget")]
     shown = [entry for entry in unplanted if _has_pathways(entry) or entry.localizer == "random"]
     columns = [Column(key, r.title, r.about, r.better) for key, r in ratios().items()]
     tables = share_tables(shown, shares, columns, (*columns, *HIT_COLUMNS), _hits)

@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 
 from kgbench.data import dataset_names, prompt_hash
 from kgbench.errors import KgbenchError
-from kgbench.leaderboard.entries import BOARD_FACTS, Entry
-from kgbench.leaderboard.hits import METRIC
+from kgbench.leaderboard.entries import BOARD_FACTS, Entry, metric_of
 from kgbench.leaderboard.known import known
 from kgbench.leaderboard.limits import RECORD
 from kgbench.leaderboard.validate.files import Finding
@@ -79,9 +78,11 @@ def _inputs(entry: Entry, strict: bool) -> Iterator[Finding]:
         expected = f"{metric}, which counts ties against the method; run it again"
         yield _of_record("identity.metric_version", version, expected, refuses=False)
     yield _of_record("identity.ranking_version", what.ranking_version or ranking, ranking)
-    if what.readout is not None:
-        expected = "the first token of the answer: run it without --readout"
-        yield _of_record("identity.readout", what.readout.name, expected)
+    readout = what.readout.name if what.readout else "first_token"
+    own = next(iter(dataset.readout or ()), "first_token") if dataset else "first_token"
+    if readout != own:
+        expected = f"{own}, which its data are read by: run it without --readout"
+        yield _of_record("identity.readout", readout, expected)
 
 
 _FINGERPRINT = re.compile(r" \S+ [0-9a-f]{16}$")
@@ -155,15 +156,16 @@ def _suite(entry: Entry) -> Iterator[Finding]:
     kind = record.kind if record.kind == "scoring" else f"{record.kind} {record.floor}"
     asked, missing = record.identity.configurations, {}
     for name, by_kind in known().suites.items():
-        if kind in by_kind:
+        if kind in by_kind and (name == "organisms") == (entry.suite == "organisms"):
             missing[name] = [graft for graft in by_kind[kind] if graft not in asked]
     if all(missing.values()):
         name = min(missing, key=lambda suite: len(missing[suite]))
         clause = f"{', '.join(missing[name])} of suite {name} were not run"
         expected = "all configurations of a suite, none left out"
         yield _of_record("identity.configurations", None, expected, clause)
-    clause = f"it is {{}}: kgbench submit computes figures on {METRIC}"
-    yield _of_record("metric", record.metric, METRIC, clause)
+    metric = metric_of(record)
+    clause = f"it is {{}}: kgbench submit computes figures on {metric}"
+    yield _of_record("metric", record.metric, metric, clause)
 
 
 def _cost(entry: Entry) -> Iterator[Finding]:

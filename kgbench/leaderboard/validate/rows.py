@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kgbench.data.cases import GROUP
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.hits import TOP
 from kgbench.leaderboard.limits import FACTS
 from kgbench.leaderboard.validate.files import Finding, shown
 from kgbench.records.fact_rows import is_ordered
+from kgbench.sites import CONTROLS
 
 _NEAR = 1e-4
 """Nats by which probabilities computed in single precision may pass their bounds."""
@@ -64,8 +66,12 @@ def _complete(entry: Entry) -> Iterator[Finding]:
     record, dataset = entry.result, entry.shipped.dataset
     table, places = entry.rows(), entry.places
     what = record.identity
-    asked = set(product(what.prompts, what.configurations))
-    excused = set(product(what.prompts, record.not_applicable))
+    cases, controls = set[str](), set[str]()
+    for fact in dataset.facts[: what.limit] if dataset else ():
+        (controls if fact.fields.get(GROUP) == "off" else cases).add(fact.id)
+    prompts = [*what.prompts, *(f"{name}{CONTROLS}" for name in what.prompts if controls)]
+    asked = set(product(prompts, what.configurations))
+    excused = set(product(prompts, record.not_applicable))
     for cells, clause, expected in (
         (asked - excused - places.keys(), "{} was removed", "rows of it, or the reason"),
         (places.keys() - asked, "{} was not asked for", "no others"),
@@ -73,7 +79,7 @@ def _complete(entry: Entry) -> Iterator[Finding]:
         for cell in sorted(cells)[:3]:
             yield _of_rows("graft", cell, expected, clause)
     for graft in sorted(record.not_applicable):
-        if all((prompt, graft) in places for prompt in what.prompts):
+        if all((prompt, graft) in places for prompt in prompts):
             expected = "none on some, where the method cannot express it"
             yield _of_rows("graft", graft, expected, "{} has rows on all prompts")
     for prompt, graft in sorted(places.keys() & asked):
@@ -88,10 +94,11 @@ def _complete(entry: Entry) -> Iterator[Finding]:
         if graft != "PRE":
             continue
         ids = set(rows["fact"].to_pylist())
-        if not rows.num_rows == len(ids) == what.n_facts:
-            expected = f"one position of each of {what.n_facts} facts, as the identity says"
+        shipped = controls if prompt.endswith(CONTROLS) else cases if dataset else ids
+        n = len(shipped) if controls else what.n_facts
+        if not rows.num_rows == len(ids) == n:
+            expected = f"one position of each of {n} facts, as the identity says"
             yield _of_rows("fact", rows.num_rows, expected, f"{{}} rows of {len(ids)} facts")
-        shipped = ids if dataset is None else {fact.id for fact in dataset.facts[: what.limit]}
         if strange := sorted(ids - shipped):
             clause = f"{len(strange)} are none of the data set's, such as {{}}"
             yield _of_rows("fact", strange[0], "ids of its first facts", clause)
