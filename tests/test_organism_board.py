@@ -79,7 +79,9 @@ def test_what_cases_have_alone_is_one(tmp_path: Path) -> None:
     for sign in (1, -1):
         changes = {graft: (sign * on, sign * off) for graft, (on, off) in BEHAVIOUR.items()}
         alone, beyond, lead = figures(tmp_path / str(sign), changes)
-        assert alone[0] < 0.5 < alone[2] and beyond[1] == pytest.approx(8.5, abs=1) and beyond[0] > 0
+        assert (
+            alone[0] < 0.5 < alone[2] and beyond[1] == pytest.approx(8.5, abs=1) and beyond[0] > 0
+        )
         assert "1 of 1 methods take it for a behaviour" in lead
 
 

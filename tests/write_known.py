@@ -1,5 +1,5 @@
-"""Write what results are held against: `known.json` and `answers.json.gz`, from the loaded pairs,
-and the published JSON Schemas.
+"""Write what results are held against: `known.json.gz`, from the loaded pairs, and the published
+JSON Schemas.
 
 Run with `python tests/write_known.py` after a change of the zoo, the localizers, the suites, the
 records, or of the versions of transformers and tokenizers in constraints.txt, on which the hashes
@@ -29,7 +29,6 @@ from kgbench.leaderboard.cells import PROMPTS
 from kgbench.leaderboard.entries import BOARDS, Submission, Verification
 from kgbench.leaderboard.hits import TOP
 from kgbench.leaderboard.known import own_facts
-from kgbench.leaderboard.site.tables import compact_json
 from kgbench.localizers import AbstractLocalizer, InterventionLocalizer, create, describe, names
 from kgbench.localizers._base import FLOORS
 from kgbench.metrics import METRIC_VERSION
@@ -42,24 +41,24 @@ from kgbench.sites import BASELINES
 from kgbench.sites.configurations import BEST, REST, budget_labels, configurations
 
 PACKAGE = Path(__file__).parent.parent / "kgbench" / "leaderboard"
-KNOWN = PACKAGE / "known.json"
-ANSWERS = KNOWN.with_name("answers.json.gz")
+KNOWN = PACKAGE / "known.json.gz"
 SCHEMAS = PACKAGE / "schemas"
 
 REFERENCES = ("none", "all", "random", "prior", "oracle")
 
 
 def known(pairs: Sequence[str]) -> dict[str, Any]:
-    """What `known.json` is to hold."""
+    """What `known.json.gz` is to hold."""
     return {
         "metric_version": METRIC_VERSION,
         "ranking_version": RANKING_VERSION,
         "made_with": {name: metadata.version(name) for name in ("tokenizers", "transformers")},
-        "pairs": of_each(pair_facts, pairs),
+        "pairs": of_each(pair_facts, [*pairs, NULL]),
         "localizers": {
             name: localizer_facts(name) for name in names() if describe()[name]["from"] == "kgbench"
         },
         "suites": {name: suite_configurations(name) for name in sorted(BOARDS)},
+        "answers": of_each(answers, pairs),
     }
 
 
@@ -110,10 +109,15 @@ def answers(name: str) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def read_answers() -> dict[str, Any]:
-    """`answers.json.gz` as it was written."""
-    told: dict[str, Any] = json.loads(gzip.decompress(ANSWERS.read_bytes()))
-    return told
+def read() -> dict[str, Any]:
+    """`known.json.gz` as it was written."""
+    content: dict[str, Any] = json.loads(gzip.decompress(KNOWN.read_bytes()))
+    return content
+
+
+def write(content: Mapping[str, Any]) -> None:
+    """Write `known.json.gz`; equal content gives equal bytes."""
+    KNOWN.write_bytes(gzip.compress(text(content).encode(), mtime=0))
 
 
 def weight_hashes(name: str, dtype: str) -> dict[str, str]:
@@ -180,11 +184,11 @@ def _configurations(name: str, kind: str, floor: str) -> dict[str, str | None]:
 
 
 def text(content: Mapping[str, Any]) -> str:
-    """The text of `known.json`: a pair, a method or a suite a line."""
+    """The text of `known.json.gz`: a pair, a method or a suite a line."""
     compact = partial(json.dumps, separators=(",", ":"))
     lines = []
     for key, value in content.items():
-        if key in ("pairs", "localizers", "suites"):
+        if key in ("pairs", "localizers", "suites", "answers"):
             inner = ",\n".join(f"  {compact(name)}: {compact(own)}" for name, own in value.items())
             lines.append(f"{compact(key)}: {{\n{inner}\n }}")
         else:
@@ -209,19 +213,11 @@ def schemas() -> dict[str, str]:
 def main() -> None:
     """Write all files."""
     pairs = [*catalog.shipped(), *catalog.with_fetched_base(), *catalog.plants()]
-    KNOWN.write_text(text(known([*pairs, NULL])), encoding="utf-8")
-    _pack(ANSWERS, of_each(answers, pairs))
+    write(known(pairs))
     SCHEMAS.mkdir(exist_ok=True)
     for name, content in schemas().items():
         (SCHEMAS / f"{name}.schema.json").write_text(f"{content}\n", encoding="utf-8")
-    print(f"{KNOWN}, {ANSWERS} and {SCHEMAS}")
-
-
-def _pack(path: Path, content: Mapping[str, Any]) -> None:
-    """Write an object, a member a line, compressed; equal content gives equal bytes."""
-    lines = [f"{json.dumps(name)}: {compact_json(own)}" for name, own in content.items()]
-    text = "{\n" + ",\n".join(lines) + "\n}\n"
-    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+    print(f"{KNOWN} and {SCHEMAS}")
 
 
 if __name__ == "__main__":

@@ -64,8 +64,10 @@ def show_command(
     from kgbench.stats import rescored
     from kgbench.stats.scores import check_metric
 
-    if kind is None and output is not None and output.suffix.lower() in SUFFIXES:
-        kind = "chart"
+    if output is not None and output.suffix.lower() in SUFFIXES:
+        if kind in FORMATS:
+            raise click.UsageError(f"--format {kind} is text, and {output} is named as a picture")
+        kind = kind or "chart"
     if as_json and kind in FORMATS:
         raise click.UsageError(f"--json and --format {kind} are two formats: give one of them")
     entries = [find_run(run, options["output_dir"]) for run in runs]

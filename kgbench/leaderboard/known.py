@@ -1,7 +1,6 @@
 """Known pairs, methods and suites, against which results are checked.
 
-`known.json` and `answers.json.gz` are written by `tests/write_known.py` from the loaded pairs, so
-that results are checked without loading any model.
+`known.json.gz` is written by `tests/write_known.py` from the loaded pairs, so that results are checked without loading any model.
 """
 
 from __future__ import annotations
@@ -82,10 +81,8 @@ class Known(Strict):
 @cache
 def known() -> Known:
     """What is shipped with this version."""
-    here = files(__package__)
-    answers = json.loads(gzip.decompress(here.joinpath("answers.json.gz").read_bytes()))
-    shipped = json.loads(here.joinpath("known.json").read_text("utf-8"))
-    return Known(**shipped, answers=answers)
+    packed = files(__package__).joinpath("known.json.gz").read_bytes()
+    return Known(**json.loads(gzip.decompress(packed)))
 
 
 @cache
