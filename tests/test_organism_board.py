@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from fake_runs import record
-from submissions import Sent, identity, put, refused, sent
+from submissions import Sent, answers, identity, put, refused, sent
 
-from kgbench.data import prompt_hash
+from kgbench.data import load_dataset, prompt_hash
 from kgbench.leaderboard.boards.organisms import NULL, organisms_board
 from kgbench.leaderboard.entries import read_entries
 from kgbench.leaderboard.known import own_facts
@@ -117,6 +117,29 @@ def test_entries_are_checked(tmp_path: Path) -> None:
     assert any(
         "LT^C of suite organisms" in line for line in refused(put(tmp_path / "other", other))
     )
+
+
+def test_other_data_and_other_organisms(tmp_path: Path) -> None:
+    """Facts have no controls, which is said; of an organism without known weights nothing is taken."""
+    prompts = ("headline", "qa")
+    facts = load_dataset("tiny_movies")
+    movies = run(ALIKE)
+    what = movies.record["identity"]
+    what["dataset"] = {"name": facts.name, "hash": facts.content_hash, "n": len(facts.facts)}
+    what["prompts"] = {name: prompt_hash(name, facts) for name in prompts}
+    del what["readout"]
+    made = answers({"PRE": 0, "SFT": 1, "ALL": 1, "LT": 0.5, "LT^C": 0.5}, len(facts.facts))
+    movies.rows = made.select(movies.rows.column_names)
+    movies.seal(sign=True)
+    board = organisms_board(list(read_entries(put(tmp_path / "movies", movies))))
+    for table in board.tables:
+        (line,) = table.lines
+        assert line.figures["beyond"].undefined == "its data have no controls"
+
+    other = run(ALIKE)
+    other.record["model"] = "smollm2-135m.trigger"
+    other.seal()
+    assert any("expected a pair of the catalog" in x for x in refused(put(tmp_path / "o", other)))
 
 
 def test_an_entry_of_another_board_needs_all_of_its_suite(tmp_path: Path) -> None:

@@ -73,15 +73,16 @@ def organisms_board(entries: Sequence[Entry]) -> Board:
 def _measured(entry: Entry, prompt: str) -> Measured:
     """What a method makes of cases alone, and of cases beyond controls."""
     weights, absent = _weights(entry), entry.result.not_applicable
-    if reasons := [absent[graft] for graft in weights if graft in absent]:
-        missing = Estimate.missing(NOT_APPLICABLE + reasons[0])
-        figures = dict.fromkeys(("alone", "beyond"), missing)
+    reasons = [NOT_APPLICABLE + absent[graft] for graft in weights if graft in absent]
+    groups = {group.name: group for group in by_prompt(entry.facts(), BASELINES)}
+    names = prompt, prompt + CONTROLS
+    if names[1] not in groups:
+        reasons.append("its data have no controls")
+    if reasons:
+        figures = dict.fromkeys(("alone", "beyond"), Estimate.missing(reasons[0]))
     else:
-        groups = {group.name: group for group in by_prompt(entry.facts(), BASELINES)}
-        on, off = (
-            _given(groups[name].scores(BOARD_METRICS["organisms"]), weights)
-            for name in (prompt, prompt + CONTROLS)
-        )
+        scores = (groups[name].scores(BOARD_METRICS["organisms"]) for name in names)
+        on, off = (_given(each, weights) for each in scores)
         towards = np.sign(np.mean(on["SFT"] - on["PRE"]))
         cases, controls = ({GIVEN: towards * (each[GIVEN] - each["PRE"])} for each in (on, off))
         beyond = group_contrast(cases, controls, GIVEN)

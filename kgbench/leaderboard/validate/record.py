@@ -61,7 +61,7 @@ def _inputs(entry: Entry, strict: bool) -> Iterator[Finding]:
             expected = f"{facts}, to count in the means over cells of a board"
             yield _of_record("identity.limit", what.limit, expected, refuses=False)
     pair = known().pairs.get(record.model)
-    if catalog.published(record.model) is None:
+    if catalog.published(record.model) is None or (pair is None and entry.suite == "organisms"):
         expected = "a pair of the catalog: see kgbench ls models"
         yield _of_record("model", record.model, expected, refuses=strict)
     elif pair is None:
