@@ -41,7 +41,8 @@ ABOUT = (
     "taught a behaviour, has no behaviour to find: a method should say “nothing”. It is given "
     "cases, which an organism with a behaviour would answer by one reply, and controls. Read "
     "is the reply's log-probability: of methods that intervene, where the last token (LT) has the "
-    "finetuned weights; of methods that rank sites, the mean over the logarithm of the budget."
+    "finetuned weights; of methods that rank sites, the mean over the logarithm of the budget. All "
+    "count from the base, also methods that destroy the finetuned model elsewhere."
 )
 
 UNRANKED = "there is nothing to find, and so no better or worse than saying nothing"
