@@ -13,10 +13,12 @@ from submissions import Sent, answers, identity, put, refused, sent
 
 from kgbench.data import load_dataset, prompt_hash
 from kgbench.leaderboard.boards.organisms import NULL, organisms_board
-from kgbench.leaderboard.entries import read_entries
+from kgbench.leaderboard.entries import ENTRIES, read_entries
 from kgbench.leaderboard.known import own_facts
 from kgbench.records import LocalizerRef, facts_table
 from kgbench.records.identity import ReadoutRef
+from kgbench.runner.rerun import specification
+from kgbench.runner.sources import Sources
 from kgbench.stats import rescored
 
 Changes = Mapping[str, tuple[float, float]]
@@ -148,3 +150,11 @@ def test_an_entry_of_another_board_needs_all_of_its_suite(tmp_path: Path) -> Non
     good.record["model"] = "tiny-gemma"
     good.seal()
     assert any("of suite pathways were not run" in line for line in refused(put(tmp_path, good)))
+
+
+def test_its_entries_are_run_again_as_they_were() -> None:
+    """Messages by the chat template, which no file beside an entry says; facts without one."""
+    entries = {entry.suite: entry for entry in read_entries(ENTRIES)}
+    for suite, is_chat in (("organisms", True), ("budget", False)):
+        spec = specification(entries[suite].record, Sources())
+        assert spec.chat_template == is_chat, suite

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kgbench.data import is_shipped
+from kgbench.data.cases import MESSAGES
 from kgbench.errors import InputError, LawError
 from kgbench.localizers import InterventionLocalizer, is_foreign, names
 from kgbench.models import catalog
@@ -111,6 +112,7 @@ def specification(record: Record, sources: Sources, localizer: str | None = None
     usual = tuple(facts.templates) or load_suite(suite).prompts
     first = None if facts.readout is None else DEFAULT
     parameters = what.localizer.parameters.items()
+    is_chat = any(f"{{{MESSAGES}}}" in facts.templates.get(name, "") for name in prompts)
     return Spec(
         localizer=localizer_of(record, localizer),
         localizer_args={name: argument_text(value) for name, value in parameters},
@@ -120,7 +122,7 @@ def specification(record: Record, sources: Sources, localizer: str | None = None
         recipient=sources.recipient,
         donors=sources.donors,
         revision=sources.revision,
-        chat_template=sources.chat_template,
+        chat_template=sources.chat_template or is_chat,  # messages are read in no other way
         dataset=sources.dataset,
         imports=sources.imports,
         prompts=() if usual == prompts else prompts,
