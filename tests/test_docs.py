@@ -18,6 +18,7 @@ import nbformat
 import pytest
 import torch
 import yaml
+from another_set import comparison_table, read_scores
 from cards_table import levels_table, pairs_table, plants_table
 from pages import DOCS, PAGES, ROOT, block, code, fenced, table
 from real_tables import tables
@@ -335,6 +336,11 @@ def test_the_tables_of_pairs_and_plants_are_those_of_their_cards() -> None:
     assert block("cards of the tiny pairs") == pairs_table()
     assert block("cards of the plants") == plants_table()
     assert block("levels of the plants") == levels_table()
+
+
+def test_the_table_of_another_set_is_that_of_its_scores() -> None:
+    """And of the entries on the board."""
+    assert block("another set of plants") == comparison_table(read_scores())
 
 
 def test_the_tables_of_real_models_are_those_of_their_rows() -> None:
