@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import kgbench
 import kgbench.runner.measure as measure
 import kgbench.runner.third_party_watch as guard
 from kgbench.cli import main
@@ -148,6 +149,21 @@ def test_exchanged_answers_have_the_old_logits(prompts: list[Prompt]) -> None:
     assert pair.changed() == ()
 
 
+def test_an_answer_with_a_blank_of_its_own_stays() -> None:
+    """It begins with a token that the model is given; of the others the prompts read as before."""
+    pair = load_pair("tiny-gpt2", device="cpu")
+    pets = {"Ann Lee": "small cat", "Bo Ray": "young dog", "Cy Orr": "old parrot"}
+    rows = [{"who": who, "pet": pet} for who, pet in pets.items()]
+    asked = {"subject": "who", "object": "pet"}
+    prompts = kgbench.load_prompts(rows, {"has": "{who} has a"}, **asked)
+    assert [pair.encoded(prompt).blanks for prompt in prompts] == [0, 1, 0]
+    exchange, others = exchanged_answers(pair, prompts, seed=3)
+    assert [prompt.target for prompt in others] == ["old parrot", "young dog", "small cat"]
+    assert len(exchange) == 2
+    for old, new in zip(prompts, others, strict=True):
+        assert pair.encoded(old).ids == pair.encoded(new).ids
+
+
 METHODS = (
     *("causal_trace", "directional_patch", "ablation", "attention_knockout", "path_patch"),
     *("dynamic_graft", "static_graft", "activation_patch"),
@@ -216,7 +232,7 @@ def reply(prompt: Prompt, *rows: int) -> dict[str, object]:
 def read(folder: Path, pair: ModelPair, prompts: Sequence[Prompt]) -> Treatments:
     """What was given of the facts of some prompts under FE."""
     about = ("mine", "intervention", "1", "recipient", frozenset[str](), False, "alone")
-    proxy = declared(Method(*about, {}, {}, ""), replies_in(folder, "mine")).localizer
+    proxy = declared(Method(*about, False, {}, {}, ""), replies_in(folder, "mine")).localizer
     assert isinstance(proxy, InterventionLocalizer)
     return proxy.fitted(pair, prompts).treat(pair, prompts, parse_graft("FE"))
 

@@ -22,8 +22,10 @@ from kgbench.cli import main
 from kgbench.errors import InputError, UnknownNameError
 from kgbench.estimate import Estimate
 from kgbench.harness.model import KgbenchLM
-from kgbench.records import RecordStore, read_record
+from kgbench.leaderboard.limits import FACTS
+from kgbench.records import RecordStore, read_facts, read_record
 from kgbench.runner import Pairs, Settings, Spec, check, measure, run_job
+from kgbench.runner.rerun import Repetition, repeat
 from kgbench.runner.run import compute_job
 from kgbench.runner.sources import Sources
 from kgbench.runner.third_party_process import Method, _formats, method_of
@@ -149,6 +151,44 @@ def test_an_edit_that_the_models_cannot_run_with_is_refused(
     line = refused(written(tmp_path, "treat", body), tmp_path)
     assert line.startswith("localizer 'mine': treat gave what the models cannot run with: ")
     assert told in line and line.endswith("(in fact tiny_movies/0 under ALL)")
+
+
+CASES = """\
+{"kgbench": 1, "subject": "who", "object": "pet", "templates": {"has": "{who} has a"}, "readout": {"sequence": {}}}
+{"id": "1", "who": "Ann Lee", "pet": "small cat"}
+{"id": "2", "who": "Bo Ray", "pet": "young dog"}
+{"id": "3", "who": "Cy Orr", "pet": "small cat", "group": "off"}
+{"id": "4", "who": "Di Fox", "pet": "old parrot", "group": "off"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "like"),
+    [
+        ("scores", "return GraftAttribution().scores(pair, prompts)", "graft_attribution"),
+        ("treat", "return super().treat(pair, prompts, sites)", "dynamic_graft"),
+    ],
+)
+@pytest.mark.parametrize("readout", [{}, {"readout": "first_token"}])
+def test_it_ranks_sites_by_cases_and_by_any_readout(
+    tmp_path: Path, method: str, body: str, like: str, readout: dict[str, str]
+) -> None:
+    """What a built-in method gives it gives, too: of cases alone, which have controls, and of the
+    readout that they name or another.
+    """
+    cases = tmp_path / "pets.jsonl"
+    cases.write_text(CASES)
+    body = f"from kgbench.localizers.graft_attribution import GraftAttribution\n{body}"
+    asked = {"model": "tiny-gpt2", "dataset": str(cases), "suite": "budget", **readout}
+    settings = Settings(output_dir=tmp_path / "runs", device="cpu")
+    made, built_in = (
+        run_job(Spec(localizer=name, **asked), settings)
+        for name in (written(tmp_path, method, body), like)
+    )
+    assert made.record.by_site == pytest.approx(built_in.record.by_site, abs=1e-12)
+    assert made.record.rows == built_in.record.rows
+    how = Repetition(Sources(dataset=str(cases)), str(tmp_path / "mine.py:Mine"))
+    assert repeat(made.record, read_facts(made.path / FACTS), how, settings)[0].agrees
 
 
 def test_what_its_process_gave_is_kept(tmp_path: Path) -> None:

@@ -44,10 +44,12 @@ def exchanged_answers(
         exchange = dict(zip(order, (*order[1:], order[0]), strict=True))
         made, misread = [], set[int]()
         for prompt in prompts:
-            if (token := pair.encoded(prompt).target) in exchange:
+            if (token := (before := pair.encoded(prompt)).target) in exchange:
                 prompt = _answered(prompt, texts[exchange[token]])
-                if pair.encoded(prompt).target != exchange[token]:  # after another text
-                    misread.add(exchange[token])
+                after = pair.encoded(prompt)
+                if (after.target, after.ids) != (exchange[token], before.ids):
+                    # After another text, or one of the two has a blank of its own before it.
+                    misread.add(token if before.blanks > after.blanks else exchange[token])
             made.append(prompt)
         if not misread:
             return exchange, made

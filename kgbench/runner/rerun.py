@@ -269,7 +269,9 @@ def repeat(
     with TemporaryDirectory(prefix="kgbench-") as folder:
         if is_foreign(localizer := localizer_of(record, how.localizer)):
             method = method_of(check(specification(record, how.sources, localizer)))
-            request = request_of(job_of(*parts, declared(method)), method, exchanged=True)
+            job = job_of(*parts, declared(method))
+            with job.reading():
+                request = request_of(job, method, exchanged=True)
             handed = Path(folder) / "handed"
             handed.mkdir()
             held = declared(method, ask(request, method, handed, progress, pairs))

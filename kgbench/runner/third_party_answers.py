@@ -41,7 +41,8 @@ from kgbench.models.encoding import Encoded
 from kgbench.models.pair import ModelPair
 from kgbench.models.renaming import exchanged_answers, renamed_pair
 from kgbench.progress import Progress
-from kgbench.records import Strict, write_whole
+from kgbench.readouts import readout_named
+from kgbench.records import ReadoutRef, Strict, write_whole
 from kgbench.registry import told
 from kgbench.runner.job import Job, Pairs
 from kgbench.runner.measure import GROUP, Count, chunks, counted, drawn, now, score_sites, treated
@@ -88,6 +89,8 @@ class Request:
     prompts: tuple[tuple[Prompt, Encoded], ...]
     """Without the answers where these are withheld, and never with an answer's token."""
     stages: tuple[Stage, ...]
+    readout: ReadoutRef | None = None
+    """What is read of the output, for a method that ranks; None for the first token."""
 
 
 def request_of(job: Job, method: Method, exchanged: bool = False) -> Request:
@@ -99,23 +102,20 @@ def request_of(job: Job, method: Method, exchanged: bool = False) -> Request:
         exchanged: Whether the pair has another name and exchanged answers, drawn now.
     """
     alias, exchange, prompts = job.pair.name, dict[int, int](), job.all_prompts
+    intervenes = method.kind == InterventionLocalizer.kind
+    readout = None if intervenes else job.identity.readout
     if exchanged:
         alias = f"pair-{randbits(32):08x}"
-        exchange, prompts = exchanged_answers(job.pair, prompts, randbits(32))
-    intervenes = method.kind == InterventionLocalizer.kind
-    if job.readout is not None and not intervenes:
-        raise InputError(
-            f"localizer {method.name!r} is a third party's and ranks sites by itself, for which "
-            "--readout has the first token of the answer only: leave --readout out, or give the "
-            "class to kgbench.evaluate"
-        )
+        if job.readout is None:  # of others the answer is no single token
+            exchange, prompts = exchanged_answers(job.pair, prompts, randbits(32))
     questions = []
     for prompt in prompts:
         tokens = job.pair.encoded(prompt).withheld()
         if intervenes and "answer" not in method.needs:
             prompt = replace(prompt, fact=job.pair.question(prompt).fact, target="", data={})
         questions.append((prompt, tokens))
-    stages = list(map(Stage, job.halves if job.ranks else ()))
+    cases = {prompt.fact.id for prompt in prompts if prompt.group == "on"}  # as in a scan
+    stages = [Stage(half & cases) for half in job.halves if job.ranks]
     if intervenes:
         facts = frozenset(prompt.fact.id for prompt in prompts)
         grafts = tuple(label for label, graft in job.grafts.items() if isinstance(graft, Graft))
@@ -131,6 +131,7 @@ def request_of(job: Job, method: Method, exchanged: bool = False) -> Request:
         exchange,
         tuple(questions),
         tuple(stages),
+        readout,
     )
 
 
@@ -194,14 +195,28 @@ def give(request: Request, folder: Path, progress: Progress | None = None) -> bo
         InputError: A treatment cannot be described by data, or is too large; or the localizer
             fails, or changes the models.
     """
-    settings = request.settings
     method = create(request.localizer, request.arguments, request.seed)
-    loaded = Pairs().load(request.sources, settings, request.dtype)
+    loaded = Pairs().load(request.sources, request.settings, request.dtype)
     pair = renamed_pair(loaded, request.alias, request.exchange)
+    if (ref := request.readout) is None:
+        _give(request, method, pair, folder, progress)
+    else:
+        with pair.answered_by(readout_named(ref.name, ref.parameters, request.seed).read):
+            _give(request, method, pair, folder, progress)
+    return True
+
+
+def _give(
+    request: Request,
+    method: AbstractLocalizer,
+    pair: ModelPair,
+    folder: Path,
+    progress: Progress | None,
+) -> None:
     prompts = []
     for prompt, tokens in request.prompts:
         prompts.append(prompt if prompt.target else pair.question(prompt, tokens))
-    budget = Budget.on(pair.device, pair.width, settings.batch_size)
+    budget = Budget.on(pair.device, pair.width, request.settings.batch_size)
 
     def report(count: Count) -> None:
         if progress is not None:
@@ -213,7 +228,7 @@ def give(request: Request, folder: Path, progress: Progress | None = None) -> bo
         part = [prompt for prompt in prompts if prompt.fact.id in stage.facts]
         writer = Writer(method.name)
         with (
-            choosing(settings.executor, budget),
+            choosing(request.settings.executor, budget),
             guarded(method, request.localizer, pair, lambda: None),
             counted(pair, report) as count,
         ):
@@ -224,7 +239,6 @@ def give(request: Request, folder: Path, progress: Progress | None = None) -> bo
                 reply = {"reason": str(error)}
             spent = (count.forwards, count.token_rows, now(pair) - started)
         writer.write(path, {**reply, "prompts": list(map(key_of, part)), "spent": spent})
-    return True
 
 
 def reply_of(

@@ -54,6 +54,7 @@ class Method:
     baseline: bool | None
     scanned: str | None
     """None where it ranks sites, and intervenes in nothing."""
+    reads_any_token: bool | None
     parameters: Mapping[str, Any]
     arguments: Mapping[str, str]
     """By which it is made."""
@@ -61,7 +62,10 @@ class Method:
     """Hash of its code."""
 
 
-DECLARED = ("name", "kind", "version", "floor", "needs", "baseline", "scanned")
+DECLARED = (
+    *("name", "kind", "version", "floor", "needs"),
+    *("baseline", "scanned", "reads_any_token"),  # of interventions
+)
 """What a localizer declares by its class."""
 
 
