@@ -26,6 +26,9 @@ from kgbench.runner import Run
 from kgbench.runner.spec import RESULTS
 from kgbench.testing.contract import contract_of
 
+NARROW = 4
+"""Number of columns up to which a table is shown whole; of others, those that have a direction."""
+
 _ADVICE = {
     "id": "this result is on the board already: submit another run, or delete the old entry first",
     "name": (
@@ -38,7 +41,7 @@ _ADVICE = {
         " which code ran"
     ),
     "identity.configurations": (
-        "run a whole suite: `kgbench eval --suite pathways`, `budget` or `planted`, without --graft"
+        "run a whole suite: `kgbench eval --suite pathways`, `budget`, `planted` or `organisms`, without --graft"
     ),
     "logprob": "run it again on the shipped pair as it is, with the versions of constraints.txt",
 }
@@ -254,7 +257,7 @@ def _next_steps(branch: str, message: str, root: Path) -> list[str]:
 def _table(standing: Standing) -> Table:
     table, rows = standing.table, []
     directed = [column for column in table.columns if column.better is not None]
-    columns = directed or table.columns
+    columns = directed if directed and len(table.columns) > NARROW else table.columns
     for line in standing.lines:
         method = f"{line.method} (new)" if line.method in standing.new else line.method
         figures = [line.figures.get(column.key, Dash()) for column in columns]

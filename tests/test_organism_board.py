@@ -13,6 +13,7 @@ from submissions import Sent, answers, identity, put, refused, sent
 
 from kgbench.data import load_dataset, prompt_hash
 from kgbench.leaderboard.boards.organisms import NULL, organisms_board
+from kgbench.leaderboard.drafts import Standing
 from kgbench.leaderboard.entries import ENTRIES, read_entries
 from kgbench.leaderboard.known import own_facts
 from kgbench.records import LocalizerRef, facts_table
@@ -20,6 +21,7 @@ from kgbench.records.identity import ReadoutRef
 from kgbench.runner.rerun import specification
 from kgbench.runner.sources import Sources
 from kgbench.stats import rescored
+from kgbench.submission import _table
 
 Changes = Mapping[str, tuple[float, float]]
 """By configuration, the nats by which it changes cases, and controls."""
@@ -158,3 +160,11 @@ def test_its_entries_are_run_again_as_they_were() -> None:
     for suite, is_chat in (("organisms", True), ("budget", False)):
         spec = specification(entries[suite].record, Sources())
         assert spec.chat_template == is_chat, suite
+
+
+def test_a_narrow_table_is_shown_whole_to_who_submits(tmp_path: Path) -> None:
+    """Also where no figure has a direction but the cost."""
+    board = organisms_board(list(read_entries(put(tmp_path, run(ALIKE)))))
+    (table,) = board.tables
+    shown = _table(Standing(board, table, table.lines, frozenset()))
+    assert {column.title for column in table.columns} <= {*shown.heads}
