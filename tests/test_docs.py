@@ -338,6 +338,7 @@ def test_the_tables_of_pairs_and_plants_are_those_of_their_cards() -> None:
     assert block("levels of the plants") == levels_table()
 
 
+@pytest.mark.nightly
 def test_the_table_of_another_set_is_that_of_its_scores() -> None:
     """And of the entries on the board."""
     assert block("another set of plants") == comparison_table(read_scores())

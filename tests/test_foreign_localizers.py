@@ -162,6 +162,7 @@ CASES = """\
 """
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     ("method", "body", "like"),
     [

@@ -15,7 +15,7 @@ from kgbench.runner import Settings
 from kgbench.runner.rerun import Repetition, repeat
 
 SHARE = 0.02
-COSTLY = 60.0
+COSTLY = 30.0
 """Seconds beyond which an entry is drawn from by the nightly test alone."""
 SEED = secrets.randbelow(10**6)
 """Of the draw, which a failure names."""

@@ -45,7 +45,7 @@ none of a real language model is ranked."""
 
 
 NOT_OF_REPLIES = frozenset(
-    {"causal_trace", "direct_logit", "path_patch"}  # they read a first token, or noise an FE
+    {"causal_trace", "path_patch"}  # they read a first token, or noise an FE
     | {"graft_drop", "graft_scan", "greedy_graft", "mask_graft"}  # hours, at each of many sites
 )
 """Methods without an entry on organisms."""
