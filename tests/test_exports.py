@@ -101,6 +101,11 @@ def test_every_eval_ever_is_in_its_schema(root: Path, folders: dict[str, Path]) 
             assert first["score"] == entry.planted.average_precision.value
 
 
+def test_every_eval_ever_knows_each_board() -> None:
+    """Also those that the entries of these tests have no run of."""
+    assert read_toml("kgbench.leaderboard", "every_eval_ever")["figures"].keys() == BOARDS.keys()
+
+
 def test_a_space_is_whole(root: Path, folders: dict[str, Path]) -> None:
     """A static one by its front matter; every link is relative and leads to a file in it; its
     health has what is there.
