@@ -41,7 +41,8 @@ _ADVICE = {
         " which code ran"
     ),
     "identity.configurations": (
-        "run a whole suite: `kgbench eval --suite pathways`, `budget`, `planted` or `organisms`, without --graft"
+        "run a whole suite: `kgbench eval --suite pathways`, `budget`, `planted` or `organisms`,"
+        " without --graft"
     ),
     "logprob": "run it again on the shipped pair as it is, with the versions of constraints.txt",
 }

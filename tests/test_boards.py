@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -235,6 +236,9 @@ def test_each_table_says_what_its_own_brackets_hold(root: Path) -> None:
     assert "95 % interval" not in parts["head"]
     assert "Brackets hold 95 % intervals." in parts["pathways"]
     assert "95 % interval" not in parts["cost"] and "without an interval" in parts["cost"]
+    (cost,) = (board.tables[0] for board in made(root).boards if board.key == "cost")
+    figures = chain.from_iterable(line.figures.values() for line in cost.lines)
+    assert spread_text(figures, cost.spread) == "Figures here have no interval"
     assert "Brackets hold 95 % intervals; figures without brackets have none." in parts["published"]
     assert "None of it has an interval" not in parts["published"]
     several = spread_text([Estimate(value=1, low=0.5, high=2, n=4)], "range")

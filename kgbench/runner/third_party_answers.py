@@ -213,6 +213,7 @@ def _give(
     folder: Path,
     progress: Progress | None,
 ) -> None:
+    """The stages that are left, of a pair that reads prompts as the request says."""
     prompts = []
     for prompt, tokens in request.prompts:
         prompts.append(prompt if prompt.target else pair.question(prompt, tokens))
