@@ -57,8 +57,9 @@ $(PAGES): CHANGELOG.md CONTRIBUTING.md leaderboard/README.md $(shell find docs k
 links: $(VENV)/.installed-docs  ## Ask every other site that the documentation links to; needs the network
 	$(BIN)/python -m sphinx -b linkcheck -E --quiet -D nb_execution_mode=off docs docs/_build/links
 
-check-board: $(VENV)/.installed  ## Check every entry of the leaderboard, and that LEADERBOARD.md is what they give
+check-board: $(VENV)/.installed-dev  ## Check every entry of the leaderboard and that LEADERBOARD.md is what they give, and compute a random 2 % of the project's own again
 	OMP_NUM_THREADS=1 $(BIN)/kgbench leaderboard build --check
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 2 tests/board
 
 screenshots: $(VENV)/.installed-page  ## Take the documentation's pictures of the leaderboard and the explorer again
 	$(BIN)/kgbench leaderboard build

@@ -47,20 +47,15 @@ hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000
 hypothesis.settings.load_profile("repeatable")
 
 
-LONGEST = "test_own_entries.py"
-"""It begins, so that no process waits for it at the end."""
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of what a system does not have are not collected there, and the longest begin."""
+    """Tests of what a system does not have are not collected there."""
     nightly.mark_cases(items)
     absent = {name for name in ("linux", "posix") if not _has(name)}
     others = [item for item in items if absent & {mark.name for mark in item.iter_markers()}]
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
-    items.sort(key=lambda item: item.path.name != LONGEST)
 
 
 def _has(system: str) -> bool:

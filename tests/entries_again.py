@@ -9,8 +9,10 @@ An entry is of another machine where its platform is another one.
 from __future__ import annotations
 
 import csv
+import secrets
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 from kgbench.leaderboard.entries import ENTRIES, Entry, read_entries
@@ -18,10 +20,20 @@ from kgbench.records.provenance import collect_provenance
 from kgbench.runner import Settings
 from kgbench.runner.rerun import Repetition, repeat
 
-__all__ = ["AGAIN", "agreement_table", "own_entries", "read_lines"]
+__all__ = [
+    "AGAIN",
+    "SEED",
+    "agreement_table",
+    "all_own_entries",
+    "is_the_same",
+    "own_entries",
+    "read_lines",
+]
 
 ROOT = Path(__file__).parent.parent
 AGAIN = ROOT / "leaderboard" / "again.tsv"
+SEED = secrets.randbelow(10**6)
+"""Of tests that draw entries; a failure names it."""
 
 
 def own_entries(boards: Iterable[str] = ()) -> list[Entry]:
@@ -31,7 +43,20 @@ def own_entries(boards: Iterable[str] = ()) -> list[Entry]:
     for entry in read_entries(ROOT / ENTRIES):
         if entry.badge == "maintainers" and (not chosen or entry.suite in chosen):
             entries.append(entry)
-    return sorted(entries, key=lambda entry: entry.record.cost.seconds)
+    return sorted(entries, key=lambda entry: entry.result.cost.seconds)
+
+
+@cache
+def all_own_entries() -> list[Entry]:
+    """Those of all boards, read once."""
+    return own_entries()
+
+
+def is_the_same(entry: Entry) -> None:
+    """Every row comes out the same within tolerance, and so does the map."""
+    again, ids = repeat(entry.record, entry.facts(), Repetition(), Settings(device="cpu"))
+    assert again.agrees, f"{entry.folder.name} (draw {SEED}): {again}"
+    assert len(ids) == entry.record.identity.n_facts
 
 
 def computed(entry: Entry) -> dict[str, str]:
@@ -81,7 +106,7 @@ def main(boards: Iterable[str]) -> None:
     """Compute what has no result yet."""
     done = {line["entry"] for line in read_lines(AGAIN)}
     for entry in own_entries(boards):
-        if entry.record.id[:16] not in done:
+        if entry.result.id[:16] not in done:
             line = computed(entry)
             with AGAIN.open("a", encoding="utf-8") as file:
                 file.write("\t".join(line.values()) + "\n")

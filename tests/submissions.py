@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -198,9 +199,10 @@ def sent(
 
 def put(results: Path, *entries: Sent) -> Path:
     """Write entries into the folders of their methods; those that are there are replaced."""
-    for entry in entries:
-        with changed(results / entry.place) as (documents, rows):
-            documents[entry.name], rows[entry.name] = entry.documents, entry.rows
+    for place, theirs in groupby(entries, key=lambda entry: entry.place):
+        with changed(results / place) as (documents, rows):
+            for entry in theirs:
+                documents[entry.name], rows[entry.name] = entry.documents, entry.rows
     return results
 
 

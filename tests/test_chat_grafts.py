@@ -7,13 +7,15 @@ the package but the rendered ids.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import adapters
 import oracle
 import pytest
 import torch
+from laws import copies
 from test_cases import chat_tokenizer, talk
 
 from kgbench.data import Prompt, load_prompts
@@ -78,14 +80,16 @@ def regions_by_hand(
     return encoded["input_ids"], {"NAME": name, "TPL": template}
 
 
-def of_loop(
-    pair: ModelPair, ids: list[int], regions: Mapping[str, list[int]], graft: str
-) -> torch.Tensor:
-    return oracle.graft_logits(pair.recipient, pair.donors, ids, regions, graft)
+@pytest.fixture(scope="module")
+def of_loop(pair: ModelPair) -> Callable[..., torch.Tensor]:
+    """Logits by ids, regions and graft."""
+    return partial(oracle.graft_logits, pair.recipient, pair.donors, make=copies("chat"))
 
 
 @pytest.mark.parametrize("name", SPECIFICATIONS)
-def test_each_specification_is_that_of_a_loop(name: str, pair: ModelPair, prompt: Prompt) -> None:
+def test_each_specification_is_that_of_a_loop(
+    name: str, pair: ModelPair, prompt: Prompt, of_loop: Callable[..., torch.Tensor]
+) -> None:
     """Log-probabilities of every next token, packed as by the loop."""
     ids, regions = regions_by_hand(pair, prompt)
     assert regions["NAME"] and regions["TPL"] and len(regions["TPL"]) < len(ids)
@@ -93,10 +97,10 @@ def test_each_specification_is_that_of_a_loop(name: str, pair: ModelPair, prompt
     assert pair.encode(prompt) == ids
     engine = Engine(pair, "packed", Budget())
     logits = engine.logits(engine.plan([prompt], [ours], [[len(ids) - 1]]))[0, 0]
-    wanted = of_loop(pair, ids, regions, theirs)
+    wanted = of_loop(ids, regions, theirs)
     assert torch.allclose(logits.log_softmax(-1), wanted.log_softmax(-1), atol=1e-9)
     for other in ("NONE", "ALL"):
-        assert not torch.allclose(wanted, of_loop(pair, ids, regions, other)), "it changes nothing"
+        assert not torch.allclose(wanted, of_loop(ids, regions, other)), "it changes nothing"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +113,12 @@ def test_each_specification_is_that_of_a_loop(name: str, pair: ModelPair, prompt
     ],
 )
 def test_policies_of_decoding_are_those_of_a_loop(
-    decode: str, graft: str, has_donor: bool, pair: ModelPair, prompt: Prompt
+    decode: str,
+    graft: str,
+    has_donor: bool,
+    pair: ModelPair,
+    prompt: Prompt,
+    of_loop: Callable[..., torch.Tensor],
 ) -> None:
     """The tokens that follow are the base's, the donor's, or in LT, though not in the template, which
     the last token of a chat prompt is in.
@@ -123,5 +132,5 @@ def test_policies_of_decoding_are_those_of_a_loop(
     for _ in range(STEPS):
         after = range(len(ids), len(ids) + len(tokens))
         where = {"TPL": [*regions["TPL"], *(after if has_donor else ())]}
-        tokens.append(int(of_loop(pair, [*ids, *tokens], where, "TPL").argmax()))
+        tokens.append(int(of_loop([*ids, *tokens], where, "TPL").argmax()))
     assert written.tolist() == tokens

@@ -255,13 +255,21 @@ def test_generation_under_a_graft_is_the_audited_algorithm_s(
     context = "Ana Lee stars in a movie alongside"
     head = lm.tokenizer(context)["input_ids"]
     ids, lead = list(head), len(head) - 1
+    hybrid = cache(lambda assignment: oracle.hybrid(lm.pair.recipient, lm.pair.donors, assignment))
     for _ in range(5):
         tail = list(range(lead + 1, len(ids)))
         regions = {
             "LT": [lead, *(tail if continuation == "lt" else [])],
             "M": tail if continuation == "all" else [],
         }
-        logits = oracle.graft_logits(lm.pair.recipient, lm.pair.donors, ids, regions, "LT; M")
+        logits = oracle.graft_logits(
+            lm.pair.recipient,
+            lm.pair.donors,
+            ids,
+            regions,
+            "LT; M",
+            make=lambda _, __, assignment: hybrid(assignment),
+        )
         ids.append(int(logits[0].argmax()))
     wanted = lm.tokenizer.decode(ids[len(head) :], skip_special_tokens=True)
     assert lm.generate_until(

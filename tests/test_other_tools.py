@@ -21,6 +21,8 @@ ROUNDING = 5e-5
 ROOT = Path(__file__).parent.parent
 pairs = pytest.mark.parametrize("pair", PAIRS)
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def measured() -> Any:
@@ -31,7 +33,6 @@ def measured() -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.nightly
 @pairs
 def test_nnsight_traces_the_models(measured: Any, pair: str) -> None:
     """Logits, and the residual stream after each layer, are the plain model's bit for bit."""
@@ -39,7 +40,6 @@ def test_nnsight_traces_the_models(measured: Any, pair: str) -> None:
     assert measured[pair]["nnsight"]["states"] == 0
 
 
-@pytest.mark.nightly
 @pairs
 def test_nnsight_patches_as_kgbench_does(measured: Any, pair: str) -> None:
     """The donor's output of a layer at the last token, put into the recipient's run by nnsight,

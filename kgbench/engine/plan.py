@@ -239,6 +239,8 @@ class _Table:
         """Treatments by what they do at a token, and whether it is read out."""
         self.known: dict[object, tuple[Sequence[Sequence[Treatment]], Request]] = {}
         """Requests by identity of their rows and by readouts; prompts of one layout share rows."""
+        self.scaled: dict[tuple[int, float], int] = {}
+        """Weight sets beyond the pair's, in order of first occurrence."""
 
     def request(
         self, rows: Sequence[Sequence[Treatment]], read: tuple[int, ...], n: int
@@ -290,23 +292,24 @@ class _Table:
 
     def plan(self, requests: Sequence[Request]) -> Plan:
         edited = any(t.edits or t.cuts for t in self.numbers)
-        # Weight sets beyond the pair's are the scaled ones, in order of first occurrence.
-        scaled: dict[tuple[int, float], int] = {}
-
-        def numbered(weight_set: int, scale: float) -> int:
-            if scale == 1.0 or weight_set == 0:
-                return weight_set
-            return scaled.setdefault((weight_set, scale), len(self.sets) + len(scaled))
-
-        rows: list[bytes] = []
+        rows = []
         for treatment in self.numbers:
-            for donor in sorted(set(treatment.weights)):
-                numbered(donor, treatment.scale)
-            rows.append(bytes(numbered(w, treatment.scale) for w in treatment.weights))
-        table = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(len(rows), len(self.slots))
-        heads = head_sets(self.numbers, table, numbered)
+            row = np.frombuffer(treatment.weights, np.uint8)
+            if treatment.scale != 1.0:
+                row = row.copy()
+                for donor in np.unique(row):
+                    row[row == donor] = self.scaled_set(int(donor), treatment.scale)
+            rows.append(row)
+        table = np.array(rows, dtype=np.uint8).reshape(len(rows), len(self.slots))
+        heads = head_sets(self.numbers, table, self.scaled_set)
         treatments = tuple(self.numbers) if edited else ()
-        return Plan(table, tuple(requests), treatments, tuple(scaled), heads)
+        return Plan(table, tuple(requests), treatments, tuple(self.scaled), heads)
+
+    def scaled_set(self, weight_set: int, scale: float) -> int:
+        """Number of a weight set under a scale."""
+        if scale == 1.0 or weight_set == 0:
+            return weight_set
+        return self.scaled.setdefault((weight_set, scale), len(self.sets) + len(self.scaled))
 
 
 def head_sets(

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-import test_own_entries
+from entries_again import SEED, all_own_entries, is_the_same
 
 from kgbench.data import load_dataset
 from kgbench.engine import load_pair
@@ -24,7 +24,7 @@ CHEAP = ("oracle", "prior", "graft_attribution", "attribution_patch")
 
 def test_a_plant_is_what_its_card_says(home: None) -> None:
     """Weights and answers of one that is drawn."""
-    name = Random(test_own_entries.SEED).choice(PLANTS)
+    name = Random(SEED).choice(PLANTS)
     folder = catalog.zoo_path(f"zoo:plants/{name}")
     assert folder is not None
     card = json.loads((Path(folder) / "card.json").read_text("utf-8"))
@@ -40,7 +40,7 @@ def test_a_plant_is_what_its_card_says(home: None) -> None:
 def test_an_own_entry_on_one(home: None) -> None:
     """Of the methods of a few forwards, one that is drawn."""
     entries: list[Entry] = []
-    for entry in test_own_entries.OWN:
+    for entry in all_own_entries():
         if entry.pair in PLANTS and entry.localizer in CHEAP:
             entries.append(entry)
-    test_own_entries.is_the_same(Random(test_own_entries.SEED).choice(entries))
+    is_the_same(Random(SEED).choice(entries))

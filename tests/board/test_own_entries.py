@@ -2,61 +2,57 @@
 
 from __future__ import annotations
 
-import secrets
 from random import Random
 
 import pytest
-from entries_again import AGAIN, agreement_table, own_entries, read_lines
+from entries_again import (
+    AGAIN,
+    SEED,
+    agreement_table,
+    all_own_entries,
+    is_the_same,
+    read_lines,
+)
 from pages import block
 
 from kgbench.leaderboard.entries import Entry
 from kgbench.models import catalog
-from kgbench.runner import Settings
-from kgbench.runner.rerun import Repetition, repeat
 
 SHARE = 0.02
-COSTLY = 30.0
-"""Seconds beyond which an entry is drawn from by the nightly test alone."""
-SEED = secrets.randbelow(10**6)
-"""Of the draw, which a failure names."""
-
-OWN = own_entries()
-HERE = [entry for entry in OWN if entry.pair.startswith(catalog.shipped())]
-"""Those of pairs that come with the package."""
+COSTLY = 180.0
+"""Seconds beyond which an entry is drawn by the nightly test alone."""
+HALVES = pytest.mark.parametrize("half", [0, 1])
+"""Of the entries: two processes draw from one each."""
 
 
-def drawn(entries: list[Entry]) -> list[Entry]:
-    """A random share."""
-    return Random(SEED).sample(entries, max(1, round(SHARE * len(entries))))
-
-
-def is_the_same(entry: Entry) -> None:
-    """Every row comes out the same within tolerance, and so does the map."""
-    settings = Settings(device="cpu")
-    again, ids = repeat(entry.record, entry.facts(), Repetition(), settings)
-    assert again.agrees, f"{entry.folder.name} (draw {SEED}): {again}"
-    assert len(ids) == entry.record.identity.n_facts
+def drawn(half: int, costly: bool) -> list[Entry]:
+    """A random share of a half, of pairs that come with the package."""
+    here = [entry for entry in all_own_entries() if entry.pair.startswith(catalog.shipped())]
+    entries = [entry for entry in here[half::2] if (entry.result.cost.seconds > COSTLY) == costly]
+    return Random(SEED).sample(entries, min(len(entries), max(1, round(SHARE * len(entries)))))
 
 
 def test_every_own_entry_says_where_it_was_computed() -> None:
     """Commit or version, and machine."""
-    assert OWN
-    for entry in OWN:
-        provenance = entry.record.provenance
+    assert all_own_entries()
+    for entry in all_own_entries():
+        provenance = entry.result.provenance
         assert provenance.kgbench
         assert provenance.platform
 
 
-def test_a_random_share_of_own_entries() -> None:
+@HALVES
+def test_a_random_share_of_own_entries(half: int) -> None:
     """Computed anew, they agree."""
-    for entry in drawn([entry for entry in HERE if entry.record.cost.seconds <= COSTLY]):
+    for entry in drawn(half, costly=False):
         is_the_same(entry)
 
 
 @pytest.mark.nightly
-def test_a_random_share_of_costly_entries() -> None:
+@HALVES
+def test_a_random_share_of_costly_entries(half: int) -> None:
     """Likewise, of those that take longer."""
-    for entry in drawn([entry for entry in HERE if entry.record.cost.seconds > COSTLY]):
+    for entry in drawn(half, costly=True):
         is_the_same(entry)
 
 
@@ -65,7 +61,7 @@ def test_entries_computed_twice_are_on_the_board() -> None:
     lines = read_lines(AGAIN)
     ids = [line["entry"] for line in lines]
     assert len(set(ids)) == len(ids)
-    assert {entry.record.id[:16] for entry in OWN}.issuperset(ids)
+    assert {entry.result.id[:16] for entry in all_own_entries()}.issuperset(ids)
     assert block("computed twice") == agreement_table(lines)
 
 
