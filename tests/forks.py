@@ -1,7 +1,7 @@
 """Python programs in processes that are forked from one which has imported torch and all else that
 kgbench imports, so that the seconds of these imports are spent once and not by each process.
 
-A forked process imports kgbench itself, by its own path, and is else what `subprocess` starts: a
+A forked process whose path has another kgbench imports that, and is else what `subprocess` starts: a
 child of the caller with its streams, folder, environment, session and exit status. Tests of
 imports and of start-up start processes by `subprocess` itself.
 """
@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import importlib.machinery
 import json
 import os
 import runpy
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -165,7 +166,7 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
 
 
 def _import_all() -> None:
-    """Import what kgbench imports, and forget kgbench's own modules."""
+    """Import kgbench and what it imports, and forget plug-ins of pytest."""
     sys.path.insert(0, str(HERE.parent))
     for name in IMPORTED:
         importlib.import_module(name)
@@ -177,12 +178,17 @@ def _import_all() -> None:
         for file in distribution.files or ()
         if file.suffix == ".py"
     }
-    for name in [*sys.modules]:
-        if name.partition(".")[0] in {"kgbench", *plugins}:
-            del sys.modules[name]
+    _forget(plugins - {"kgbench"})
     del sys.path[0]
     gc.collect()
     gc.freeze()
+
+
+def _forget(names: Container[str]) -> None:
+    """Have modules, and those of packages, imported anew."""
+    for name in [*sys.modules]:
+        if name in names or name.partition(".")[0] in names:
+            del sys.modules[name]
 
 
 def _serve(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -263,6 +269,10 @@ def main(connection: socket.socket) -> None:
     kind, what, *arguments = _program(connection)
     sys.argv = [kind, *arguments]
     sys.path[:] = _paths("" if kind == "-c" else os.getcwd(), base)
+    theirs = importlib.machinery.PathFinder.find_spec("kgbench", sys.path)
+    # kgbench's plug-in of pytest works with the others, which are imported anew.
+    if what == "pytest" or theirs is None or theirs.origin != sys.modules["kgbench"].__file__:
+        _forget({"kgbench"})
     _end(_status(kind, what))
 
 

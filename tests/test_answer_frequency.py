@@ -37,7 +37,7 @@ def loaded(name: str) -> ModelPair:
     return kgbench.load_pair(name)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("name", catalog.shipped())
 def test_no_verdict_of_permuted_answers(name: str, few: bool, tmp_path: Path) -> None:

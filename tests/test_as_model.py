@@ -71,6 +71,7 @@ def test_everything_is_the_donor_and_nothing_the_base(name: str) -> None:
     assert not pair.changed() and pair.weight_hashes == hashes
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("decode", ["base", "finetuned", "lt", "last"])
 @pytest.mark.parametrize("family", PICO_FAMILIES)
 def test_each_step_is_that_of_a_token_by_token_pass(family: str, decode: str) -> None:

@@ -155,6 +155,7 @@ def verify(results: Path, method: str) -> None:
     put(results, *theirs)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("contract", "words"),
     [

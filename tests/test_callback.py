@@ -61,6 +61,7 @@ def trained(
     return model
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # of PEFT
 @pytest.mark.parametrize("adapter", [False, True])
 def test_training_is_the_same_with_it(tmp_path: Path, adapter: bool) -> None:

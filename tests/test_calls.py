@@ -51,6 +51,7 @@ def without_values(pair: ModelPair) -> ModelPair:
     return replace(pair, recipient=moved(pair.recipient), donors=donors)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["tiny-gemma", "tiny-gpt2", "tiny-llama", "tiny-pythia"])
 def test_a_chunk_is_few_calls_and_one_copy(name: str) -> None:
     """All pathways take up to 2.5 times the calls of a plain forward, and a scan of all

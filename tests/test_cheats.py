@@ -60,6 +60,7 @@ def prompts() -> list[Prompt]:
     return load_prompts(load_dataset("tiny_movies"), ["headline", "qa"], limit=3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_cheat_breaks_a_law(
     cheat: Callable[[], InterventionLocalizer], monkeypatch: pytest.MonkeyPatch

@@ -162,7 +162,7 @@ CASES = """\
 """
 
 
-@pytest.mark.crossed
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("method", "body", "like"),
     [

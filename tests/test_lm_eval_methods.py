@@ -46,7 +46,7 @@ def evaluated(folders: dict[str, Path], tasks: Path, localizer: str) -> Record:
     ).record
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("localizer", METHODS)
 def test_a_method_answers_as_in_kgbench_eval(
     localizer: str, folders: dict[str, Path], tasks: Path

@@ -48,6 +48,7 @@ def directions(first: int, last: int) -> Change:
     return kept
 
 
+@pytest.mark.crossed
 @executors
 @pytest.mark.parametrize(
     ("family", "part", "change"),

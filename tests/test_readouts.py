@@ -116,6 +116,7 @@ def test_without_grafts_they_are_those_of_the_bare_models(
             assert (got[graft]["logit_diff"][row] > 0) == (rank == 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", READOUTS)
 def test_executors_and_localizers_agree(name: str, pair: ModelPair, prompts: list[Prompt]) -> None:
     """The packed executor reads what the sequential one does, and localizers what runs measure."""

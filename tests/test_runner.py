@@ -133,6 +133,7 @@ def test_a_second_run_computes_nothing(run: Run, spec: Spec, settings: Settings)
     assert {file: file.read_bytes() for file in run.path.iterdir()} == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "how",
     [

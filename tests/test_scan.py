@@ -46,7 +46,7 @@ def mean_logprob(
     return float(torch.stack(drawn).mean(0)[range(len(prompts)), targets].log().mean())
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("name", SCANNED)
 def test_every_site_has_a_score(family: str, name: str) -> None:

@@ -94,6 +94,7 @@ def test_treatments_of_sites(data: st.DataObject, family: str) -> None:
                 assert treatment.weights[slot] == (Site(layer, component, cell) in chosen)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", ALIKE)
 @families
 def test_a_site_as_an_expression(family: str, name: str) -> None:

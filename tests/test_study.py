@@ -141,6 +141,7 @@ def test_cells_differ_in_their_switches_alone() -> None:
     assert all(not torch.allclose(one, other) for one, other in combinations(logits, 2))
 
 
+@pytest.mark.sampled(5)
 @every_cell
 def test_family_map_holds(cell: DesignCell) -> None:
     """The engine's laws hold on every cell, and the packed executor agrees with that of rows."""

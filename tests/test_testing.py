@@ -495,7 +495,7 @@ def test_each_law_catches_its_fault(faulty: AbstractLocalizer, law: str, why: st
     assert not any("\n" in reason for reason in reasons.values())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("what", LEFT)
 def test_whatever_is_left_changed_is_named(what: str) -> None:
     """A localizer leaves nothing: no hook, mode, buffer, setting or patched function; and another's
