@@ -29,7 +29,7 @@ def quick(name: str, arguments: Mapping[str, str] = MappingProxyType({})) -> Abs
 EVERY = [(name, family) for name in names() for family in PICO_FAMILIES]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("name", "family"), nightly(EVERY, {*zip(names(), cycle(PICO_FAMILIES), strict=False)})
 )

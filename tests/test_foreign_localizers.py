@@ -81,7 +81,7 @@ RAISED = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("method", "raised"),
     [(method, [*RAISED][(n + step) % 7]) for n, method in enumerate(HEADS) for step in (0, 3)],
@@ -218,7 +218,6 @@ def test_a_warning_is_shown_once(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert capfd.readouterr().err.count("kgbench: warning: old") == 1
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [(), ("--dry-run",)])
 def test_the_command_says_the_same(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], options: tuple[str, ...]
@@ -539,7 +538,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "score_labels", vars(measure)["score_labels"])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", ["loglikelihood", "generate_until"])
 @pytest.mark.parametrize("spoiler", [*BESIDE, ""])
 def test_a_model_of_lm_eval_refuses_to_answer_once_spoilt(
@@ -578,7 +577,7 @@ def test_after(): pass
 """
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("spoiler", [*BESIDE, ""])
 def test_the_fixture_fails_the_test_that_spoils(tmp_path: Path, spoiler: str) -> None:
     """The test fails, and no later one runs; changed weights that no short forward reads fail the

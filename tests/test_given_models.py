@@ -154,7 +154,6 @@ def assert_measured_as_given(model: PeftModel, folder: str) -> None:
     assert float((on - off).abs().max()) > 0.1
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("change", CHANGES)
 def test_adapters_as_they_stand(folder: str, change: str) -> None:
     """Everything grafted is PEFT's own answer at that moment, nothing grafted the one without."""
@@ -265,7 +264,6 @@ def test_adapters_inside_transformers(folder: str, tokenizer: Any, part: str) ->
     assert float((got[:, 0] - got[:, 1]).abs().max()) > 0.1
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "said",
     [{}, {"modules_to_save": ["embed_tokens"]}, {"target_modules": ["q_proj", "lm_head"]}],

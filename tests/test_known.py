@@ -34,7 +34,7 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [*catalog.shipped(), *catalog.plants_in_shipped_pairs()])
 def test_hashes_are_those_of_the_loaded_pair(name: str) -> None:
     """Weights in single precision, tokenizer, places, regions and changed weights; after a change,
@@ -82,7 +82,7 @@ def test_methods_suites_and_versions_are_as_written() -> None:
     )
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", catalog.plants_in_shipped_pairs())
 def test_planted_sites_are_the_engine_s(name: str) -> None:
     """The truth of every shipped plant, without a model: the sites that the engine grafts, for the

@@ -221,7 +221,6 @@ def test_a_head_that_is_not_there(family: str) -> None:
         grafted_logits(pair, pool()[:1], [f"LT:k.h{count}@1"])
 
 
-@pytest.mark.sampled(1)
 @two_families
 def test_executors_agree_in_single_precision(family: str) -> None:
     """In float32, everything and nothing included: 1e-4, and the same most likely token."""
@@ -242,7 +241,6 @@ def test_executors_agree_in_single_precision(family: str) -> None:
     law()
 
 
-@pytest.mark.sampled(1)
 @two_families
 def test_several_positions_are_read_out(family: str) -> None:
     """Logits after any tokens of a prompt, in any order and twice if asked; final norm and head are
@@ -493,7 +491,6 @@ def test_embeddings_never_change_a_tied_head(family: str, executor: str) -> None
 # --------------------------------------------------------------------------------- what is computed
 
 
-@pytest.mark.sampled(1)
 @two_families
 def test_token_rows_are_the_distinct_prefixes(family: str) -> None:
     """The packed executor computes each distinct history of treatments of a prompt once: as many

@@ -41,7 +41,7 @@ def evaluated(
     return run.record, {(row["prompt"], row["graft"], row["fact"]): row for row in rows}
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("graft", GRAFTS)
 @pytest.mark.parametrize("batch_size", [1, 16])
 def test_answers_are_those_of_kgbench_eval(

@@ -65,7 +65,7 @@ def test_a_method_answers_as_in_kgbench_eval(
         assert found["logprob,none"] == pytest.approx(rows[graft].logprob.value, abs=1e-4), graft
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("localizer", [name for name in METHODS if name != "path_patch"])
 @pytest.mark.parametrize("continuation", ["lt", "none", "all"])
 def test_one_run_answers_at_every_token(

@@ -210,7 +210,7 @@ def test_other_windows_bases_caps_and_multipliers(
     assert loaded(places).n_layers == LAYERS
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("asked", ["someone/kernel", "eager", "flash_attention_2", "paged|eager"])
 @pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation"])
 def test_a_checkpoint_does_not_choose_the_attention_backend(

@@ -84,7 +84,6 @@ def spectrum(folder: Path) -> dict[str, torch.Tensor]:
     return values
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("filling", ["quiet", "loud"])
 def test_how_weights_moved_says_nothing(filling: str, built: Path, tmp_path: Path) -> None:
     """All changes have the same singular values, within what rounding to bfloat16 leaves."""
@@ -138,7 +137,6 @@ def test_a_build_is_the_same_twice(built: Path, tmp_path: Path) -> None:
     assert drawn != card["data"]
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", ["together", "either", "shares"])
 def test_who_learns_what(way: str) -> None:
     """Only planted blocks see planted facts; what is absent takes no part in a lesson."""
@@ -411,7 +409,7 @@ def test_a_shipped_card_is_complete(name: str) -> None:
     assert (folder / "delta.safetensors").stat().st_size <= most
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", catalog.plants_in_shipped_pairs())
 def test_a_shipped_plant_is_what_its_card_says(name: str) -> None:
     """The card's figures are what the engine finds with the stored weights."""

@@ -195,7 +195,6 @@ def test_activations_are_of_the_prompt_alone(kind: str) -> None:
         assert distance(got, engine.activations([prompt], [row], hooks)[0]) <= EXACT
 
 
-@pytest.mark.sampled(1)
 @kinds
 def test_models_keep_their_angles(kind: str) -> None:
     """The pair's models keep no angles of a prompt: their buffers are as before."""

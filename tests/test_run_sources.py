@@ -86,7 +86,7 @@ def test_a_run_knows_where_its_parts_are(
     assert kgbench.open_run(run.path).spec.recipient == str(tmp_path / "recipient")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ASKED)
 def test_a_question_is_the_same_however_it_is_asked(
     spec: Spec, run: Run, tmp_path: Path, call: Call, name: str

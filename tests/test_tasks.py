@@ -409,7 +409,7 @@ def test_ls(capsys: pytest.CaptureFixture[str]) -> None:
 # -------------------------------------------------------------------------- every shipped document
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("entry", shipped_tasks(), ids=attrgetter("name"))
 def test_every_document_of_every_task_renders(entry: ShippedTask) -> None:
     """lm-eval loads the task and asks what the prompt and its fact say: the context is the
