@@ -32,7 +32,7 @@ def run_rows(wiring: Wiring, plan: Plan, budget: Budget) -> Iterator[Chunk]:
     Raises:
         NotApplicableError: The plan has cuts, and the models limit attention in an unknown way.
     """
-    wiring = wiring.whole().scaled(plan.scaled)
+    wiring = wiring.whole.scaled(plan.scaled)
     for rows in _chunks(wiring, plan, budget):
         token_rows = sum(len(plan.requests[prompt].ids) for prompt, _ in rows)
         yield Chunk(token_rows, partial(_answer, wiring, plan, rows, token_rows))
@@ -52,7 +52,7 @@ def read_activations(
     wiring: Wiring, plan: Plan, budget: Budget, hooks: Sequence[Hook]
 ) -> list[Float[Tensor, "hook token width"]]:
     """Activations of each prompt at some hooks, after edits, under a plan of one configuration."""
-    wiring = wiring.whole().scaled(plan.scaled)
+    wiring = wiring.whole.scaled(plan.scaled)
     by_prompt = [torch.empty(0)] * len(plan.requests)
     for rows in _chunks(wiring, plan, budget):
         _, seen = _forward(wiring, plan, rows, hooks)

@@ -191,6 +191,7 @@ class Wiring:
         )
         self.slots = pair.slots
 
+    @cached_property
     def whole(self) -> Wiring:
         """The wiring without stages: every layer and MLP computes all rows of a batch."""
         return Wiring(self.pair, self.donors) if self.staged else self

@@ -7,7 +7,9 @@ import os
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -45,7 +47,7 @@ from kgbench.models.lora import (
 )
 from kgbench.models.pair import ModelPair, make_ready, probe_of
 from kgbench.models.placement import DeviceMap, devices_of, free_memory, main_device, place
-from kgbench.models.tensors import apply_delta, hold, refuse_non_finite, share_equal
+from kgbench.models.tensors import apply_delta, hold, refuse_non_finite, share_equal, shared_copy
 from kgbench.sites import RECIPIENT
 
 DTYPES: dict[str, torch.dtype] = {
@@ -104,7 +106,8 @@ _NO_SETTINGS = ("training", "gradient_checkpointing")
 """Attributes of modules that change no answer in eval mode."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-
+_OF_TOKENIZERS = ("*token*", "*.model", "vocab*", "merges*", "chat_template*")
+"""Patterns of all files from which a tokenizer is made."""
 
 _BOS: Mapping[str, Collection[str]] = {
     "gemma": ("<bos>",),
@@ -176,10 +179,10 @@ def read_model(
                 "that was saved with the weights"
             )
     ready = make_ready(nn.Module.to(model, device))
-    if place.delta is not None:
-        apply_delta(ready, place.delta, place.origin)
     for name, tensor in ready.state_dict().items():
         refuse_non_finite(name, tensor, place.origin)
+    if place.delta is not None:
+        apply_delta(ready, place.delta, place.origin)
     return ready
 
 
@@ -285,7 +288,8 @@ def read_pair(
         else family_in(base.directory, model_type, base.origin)
     )
     for part, each in places.items():
-        check_config(base, each, part)
+        if part != RECIPIENT:
+            check_config(base, each, part)
     reads, unread = one_tokenizer(places, tokenizer)
     read_to = str(main) if device_map is None else "cpu"
     backend = None if attention == "auto" else attention
@@ -352,6 +356,10 @@ def _read_donor(
     elif source.is_adapter:
         model, by_peft, cut = adapted_donor(first, source.directory, source.origin, base.origin)
         pair.answers[part] = answers(by_peft, pair.probe, f"donor {part!r}")
+    elif source.delta is not None and source.directory == base.directory and not devices:
+        model = shared_copy(first) if share else deepcopy(first)  # its base, which is read already
+        apply_delta(model, source.delta, source.origin)
+        cut = 0
     else:
         model = read_model(source, first.dtype, "cpu" if devices else str(first.device), backend)
         cut = cut_vocabulary(model, words)
@@ -682,11 +690,12 @@ def one_tokenizer(
             part == RECIPIENT or (each.directory / "tokenizer.json").exists()
         ):
             folders[part] = each
-    first = tokenizer
+    first, folder = tokenizer, None
     if first is None:
         if not folders:
             raise ModelError("no tokenizer given: models in memory have none; add tokenizer=")
-        first = read_tokenizer(folders.pop(next(iter(folders))))
+        place = folders.pop(next(iter(folders)))
+        first, folder = read_tokenizer(place), place.directory
     if not hasattr(first, "get_vocab"):
         raise ModelError(
             f"tokenizer: expected a tokenizer, got {type(first).__name__}; load it "
@@ -698,6 +707,8 @@ def one_tokenizer(
     text = " ".join(["A tokenizer's test: Zoë O'Brien, 1984!", *words])
     added: set[str] = set()
     for part, each in folders.items():
+        if folder is not None and _have_one_tokenizer(folder, each.directory):
+            continue
         other = read_tokenizer(each)
         theirs = other.get_vocab()
         more = theirs.keys() - ours.keys()
@@ -713,6 +724,16 @@ def one_tokenizer(
             )
         added |= more
     return first, frozenset(added)
+
+
+def _have_one_tokenizer(folder: Path, other: Path) -> bool:
+    """Whether two folders hold the same files of a tokenizer, byte for byte."""
+    return folder == other or _tokenizer_bytes(folder) == _tokenizer_bytes(other)
+
+
+def _tokenizer_bytes(folder: Path) -> dict[str, bytes]:
+    paths = chain.from_iterable(folder.glob(pattern) for pattern in _OF_TOKENIZERS)
+    return {path.name: path.read_bytes() for path in paths if path.is_file()}
 
 
 def read_tokenizer(place: Checkpoint) -> PreTrainedTokenizerBase:

@@ -14,9 +14,11 @@ Models of a pair that differ in few tensors share the storage of all others.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -97,12 +99,14 @@ def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
     """Turn a recipient into the donor whose changes a file holds.
 
     Args:
-        model: The recipient, with input and output embeddings untied; changed in place.
+        model: The recipient, with input and output embeddings untied; it gets new parameters, and
+            the former ones, which other models may share, are left as they are.
         path: The file.
         origin: What to call it in an error.
 
     Raises:
-        ModelError: The file does not read, or does not fit the model.
+        ModelError: The file does not read, or does not fit the model, or a changed weight is not
+            finite.
     """
     weights = model.state_dict()
     for name, (change, partner) in read_delta(path, origin).items():
@@ -112,7 +116,10 @@ def apply_delta(model: nn.Module, path: Path, origin: str) -> None:
                 f"{origin} does not fit the recipient: it changes {name!r} of the shape "
                 f"{list(moved.shape)}, which the recipient does not have"
             )
-        weights[name].copy_(weights[name].float() + moved.to(weights[name].device))
+        old = weights[name]
+        new = (old.float() + moved.to(old.device)).to(old.dtype)
+        refuse_non_finite(name, new, origin)
+        put_weight(model, name, new)
 
 
 def stored_hash(directory: Path) -> str:
@@ -120,18 +127,12 @@ def stored_hash(directory: Path) -> str:
 
     How they are spread over files does not count.
     """
-    files: dict[str, Path] = {}
-    for path in sorted(directory.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118  # not a mapping
-                files[name] = path
-
-    def tensors() -> Iterator[tuple[str, Tensor]]:
-        for name, path in sorted(files.items()):
-            with safe_open(path, framework="pt") as file:
-                yield name, file.get_tensor(name)
-
-    return hash_tensors(tensors())
+    files: dict[str, Any] = {}
+    with ExitStack() as opened:
+        for path in sorted(directory.glob("*.safetensors")):
+            file = opened.enter_context(safe_open(path, framework="pt"))
+            files |= dict.fromkeys(file.keys(), file)
+        return hash_tensors((name, files[name].get_tensor(name)) for name in sorted(files))
 
 
 def hash_tensors(tensors: Iterable[tuple[str, Tensor]]) -> str:
