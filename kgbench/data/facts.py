@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -219,7 +219,7 @@ def load_dataset(name_or_path: str, options: ImportOptions | None = None) -> Dat
     raise UnknownNameError("data set", name_or_path, dataset_names(), hint)
 
 
-@lru_cache(maxsize=8)
+@cache
 def _shipped(path: Path, changed: int) -> Dataset:
     """The data set of a shipped file as of the time of its last change, made once in a process."""
     return dataset_from(read_fact_table(path))

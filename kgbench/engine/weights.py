@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from weakref import WeakKeyDictionary
@@ -73,10 +73,8 @@ def tensors(pair: ModelPair, model: PreTrainedModel, slot: int) -> tuple[Tensor,
 
 def changed(pair: ModelPair, name: str | None = None) -> frozenset[int]:
     """Slots whose weights differ between recipient and donor, by default the donor of `SFT`."""
-    donor = pair.donor(baseline_donor(pair) if name is None else name)
-    with torch.no_grad():
-        slots = range(len(pair.slots))
-        return frozenset(slot for slot in slots if not _equal(pair, donor, slot, torch.equal))
+    models = _Comparison(pair, pair.donor(baseline_donor(pair) if name is None else name))
+    return frozenset(slot for slot in range(len(pair.slots)) if not models.have_equal_weights(slot))
 
 
 def equal_slots(pair: ModelPair, name: str) -> frozenset[int]:
@@ -85,43 +83,54 @@ def equal_slots(pair: ModelPair, name: str) -> frozenset[int]:
     They have equal weights, and modules of one class and equal attributes. None are of a donor that
     is named like the recipient: forecasts take it for one that is not trained yet.
     """
-    donor, equal = pair.donor(name), set[int]()
-    same: Callable[[Tensor, Tensor], bool] = cache(torch.equal)  # tied tensors are of several slots
     if pair.origins.get(name, "") == pair.origins.get(RECIPIENT):
         return frozenset()
-    with torch.no_grad():
-        for slot, site in enumerate(pair.slots.sites):
-            if _alike(pair, donor, pair.family.paths(*site)) and _equal(pair, donor, slot, same):
-                equal.add(slot)
-    return frozenset(equal)
+    models, slots = _Comparison(pair, pair.donor(name)), range(len(pair.slots))
+    return frozenset(
+        slot for slot in slots if models.are_alike(slot) and models.have_equal_weights(slot)
+    )
 
 
-def _alike(pair: ModelPair, donor: PreTrainedModel, paths: Sequence[str]) -> bool:
-    """Whether modules are of one class and have equal numbers, such as a norm's epsilon."""
-    for path in paths:
-        first, other = pair.recipient.get_submodule(path), donor.get_submodule(path)
-        if type(first) is not type(other) or _plain_attributes(first) != _plain_attributes(other):
-            return False
-    return True
+class _Comparison:
+    """A recipient and a donor, whose modules are looked up once for all slots."""
 
+    def __init__(self, pair: ModelPair, donor: PreTrainedModel) -> None:
+        self.pair = pair
+        self.modules = [
+            dict(model.named_modules(remove_duplicate=False)) for model in (pair.recipient, donor)
+        ]
+        self.equal = cache(torch.equal)
+        """Tied tensors are of several slots."""
 
-def _equal(
-    pair: ModelPair, donor: PreTrainedModel, slot: int, same: Callable[[Tensor, Tensor], bool]
-) -> bool:
-    for part in parts(pair, slot):
-        ours, theirs = (m.get_parameter(part.name) for m in (pair.recipient, donor))
-        if ours is theirs:
-            continue
-        if ours.is_meta or theirs.is_meta or ours.shape != theirs.shape:
-            return False
-        # Most slots of a finetuned model differ in what they make of their first input.
-        if ours.ndim > 1:
-            few, others = (tensor.narrow(1 - part.dim, 0, 1) for tensor in (ours, theirs))
-            if not torch.equal(part.of(few), part.of(others)):
+    def are_alike(self, slot: int) -> bool:
+        """Whether modules are of one class and have equal numbers, such as a norm's epsilon."""
+        for path in self.pair.family.paths(*self.pair.slots.sites[slot]):
+            first, other = (modules[path] for modules in self.modules)
+            if type(first) is not type(other):
                 return False
-        if not same(part.of(ours), part.of(theirs)):
-            return False
-    return True
+            if _plain_attributes(first) != _plain_attributes(other):
+                return False
+        return True
+
+    @torch.no_grad()
+    def have_equal_weights(self, slot: int) -> bool:
+        """Whether the tensors of a slot are equal."""
+        for part in parts(self.pair, slot):
+            path, _, name = part.name.rpartition(".")
+            ours, theirs = (modules[path].get_parameter(name) for modules in self.modules)
+            if ours is theirs:
+                continue
+            if ours.is_meta or theirs.is_meta or ours.shape != theirs.shape:
+                return False
+            # Most slots of a finetuned model differ in what they make of their first input.
+            if ours.ndim > 1:
+                few, others = (tensor.narrow(1 - part.dim, 0, 1) for tensor in (ours, theirs))
+                if not torch.equal(part.of(few), part.of(others)):
+                    return False
+            equal = self.equal if part.columns is None else torch.equal
+            if not equal(part.of(ours), part.of(theirs)):
+                return False
+        return True
 
 
 def _plain_attributes(module: nn.Module) -> dict[str, object]:

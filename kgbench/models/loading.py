@@ -356,7 +356,12 @@ def _read_donor(
     elif source.is_adapter:
         model, by_peft, cut = adapted_donor(first, source.directory, source.origin, base.origin)
         pair.answers[part] = answers(by_peft, pair.probe, f"donor {part!r}")
-    elif source.delta is not None and source.directory == base.directory and not devices:
+    elif (
+        source.delta is not None
+        and isinstance(base, Checkpoint)
+        and source.directory == base.directory
+        and not devices
+    ):
         model = shared_copy(first) if share else deepcopy(first)  # its base, which is read already
         apply_delta(model, source.delta, source.origin)
         cut = 0
