@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from kgbench.errors import DataError, OutputError
@@ -27,7 +29,7 @@ from kgbench.leaderboard.cells import Cell, cell_of
 from kgbench.leaderboard.entries import Contract, Entry, read_entries
 from kgbench.leaderboard.folders import changed
 from kgbench.leaderboard.validate.record import record_findings
-from kgbench.records import LocalizerRef
+from kgbench.records import LocalizerRef, Record
 from tests.fake_runs import RATES
 from tests.submissions import CODE, KEPT, entries_of, identity, put, result, sent
 
@@ -44,18 +46,26 @@ def submit(
     contract: Contract | None = KEPT,
 ) -> None:
     """Entries of one method that brings this share by FE and LT."""
-    rates = {**RATES, "FE+LT": rate, "ALL": max(rate, 0.9)}
-    entries = []
-    for pair in pairs:
-        what = identity(
-            pair,
-            LocalizerRef(name=method, version="1 Own 0123456789abcdef"),
-            limit=limit,
-            seeds=(seed,),
-        )
-        made = result(what, rates, model=pair, seed=sum(map(ord, method)))
-        entries.append(sent(made, code=CODE, contract=contract))
+    entries = [
+        sent(answered(method, rate, pair, limit, seed), code=CODE, contract=contract)
+        for pair in pairs
+    ]
     put(root / "results", *entries)
+
+
+@cache
+def answered(
+    method: str, rate: float, pair: str, limit: int | None, seed: int
+) -> tuple[Record, pa.Table]:
+    """A run of a method on a pair."""
+    what = identity(
+        pair,
+        LocalizerRef(name=method, version="1 Own 0123456789abcdef"),
+        limit=limit,
+        seeds=(seed,),
+    )
+    rates = {**RATES, "FE+LT": rate, "ALL": max(rate, 0.9)}
+    return result(what, rates, model=pair, seed=sum(map(ord, method)))
 
 
 @pytest.fixture(scope="module")

@@ -356,12 +356,8 @@ def _read_donor(
     elif source.is_adapter:
         model, by_peft, cut = adapted_donor(first, source.directory, source.origin, base.origin)
         pair.answers[part] = answers(by_peft, pair.probe, f"donor {part!r}")
-    elif (
-        source.delta is not None
-        and isinstance(base, Checkpoint)
-        and source.directory == base.directory
-        and not devices
-    ):
+    elif _changes(base, source) and not devices:
+        assert source.delta is not None
         model = shared_copy(first) if share else deepcopy(first)  # its base, which is read already
         apply_delta(model, source.delta, source.origin)
         cut = 0
@@ -426,6 +422,16 @@ def _places(sources: Mapping[str, Source], revision: str | None) -> dict[str, Pl
             base = Checkpoint(Path(source), f"the model in {MEMORY}")
         places[part] = locate(os.fspath(source), revision, base)
     return places
+
+
+def _changes(base: Place, other: Place) -> bool:
+    """Whether a model is another with changed weights, as a plant is its recipient."""
+    return (
+        isinstance(other, Checkpoint)
+        and isinstance(base, Checkpoint)
+        and other.delta is not None
+        and other.directory == base.directory
+    )
 
 
 def _refuse_to_convert(
@@ -587,7 +593,7 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
     Raises:
         ModelError: They are not.
     """
-    if other.is_adapter:
+    if other.is_adapter or _changes(recipient, other):
         return  # its configuration is the recipient's
     ours, theirs = model_settings(recipient), model_settings(other)
     by_length = any(kind in str(ours.get("rope_parameters")) for kind in _BY_LENGTH)

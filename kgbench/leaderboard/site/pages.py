@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections import Counter
 from collections.abc import Collection, Iterator
+from functools import cache
 from itertools import chain, product
 from pathlib import Path
 from typing import Any, get_args
@@ -49,6 +50,24 @@ DRAWN = 40
 """Methods in the picture of the first page."""
 
 
+@cache
+def _templates() -> Environment:
+    """The templates of all sites, each of which is compiled once in a process."""
+    templates = Environment(
+        loader=PackageLoader("kgbench.leaderboard.site"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    filters = {f.__name__: f for f in (brief, capital, number_text, method_page, run_name)}
+    templates.filters.update(filters, inline=inline_json)
+    texts = {f.__name__: f for f in (count_text, duration_text, spread_text)}
+    constants = {"Cells": Cells, "policy": POLICY, "trusted": TRUSTED, "sources": SOURCES}
+    templates.globals.update(texts, **constants)
+    return templates
+
+
 class Site:
     """A leaderboard, and the templates of its pages.
 
@@ -72,18 +91,7 @@ class Site:
                 )
             self.by_name[run_name(entry.result)] = entry
             self.by_method.setdefault(entry.method, []).append(entry)
-        self._templates = Environment(
-            loader=PackageLoader("kgbench.leaderboard.site"),
-            autoescape=True,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            undefined=StrictUndefined,
-        )
-        filters = {f.__name__: f for f in (brief, capital, number_text, method_page, run_name)}
-        self._templates.filters.update(filters, inline=inline_json)
-        texts = {f.__name__: f for f in (count_text, duration_text, spread_text)}
-        constants = {"Cells": Cells, "policy": POLICY, "trusted": TRUSTED, "sources": SOURCES}
-        self._templates.globals.update(texts, boards=self.boards, viewed=viewed, **constants)
+        self.viewed = viewed
 
     def page(self, template: str, up: str = "", **content: object) -> bytes:
         """A page.
@@ -93,7 +101,8 @@ class Site:
             up: The way to the site's root: empty, or `../` in a folder.
             content: Variables of the template.
         """
-        return self._templates.get_template(f"{template}.html").render(up=up, **content).encode()
+        shared = {"up": up, "boards": self.boards, "viewed": self.viewed}
+        return _templates().get_template(f"{template}.html").render(**shared, **content).encode()
 
     def board(self, board: Board) -> bytes:
         """A board's tables and their budget curves."""
