@@ -19,6 +19,7 @@ from kgbench.engine import load_pair
 from kgbench.errors import ModelError
 from kgbench.models import catalog
 from kgbench.models.checkpoints import locate
+from kgbench.models.pair import ModelPair
 from kgbench.models.tensors import apply_delta, read_delta, stored_hash
 from kgbench.zoo.tiny_pairs import write_delta
 
@@ -129,6 +130,19 @@ def test_a_donor_keeps_the_recipient_it_was_made_from(wrong: Path) -> None:
     )
     assert pair.weight_hashes["sft"] == own.weight_hashes["sft"]
     assert pair.weight_hashes["recipient"] not in own.weight_hashes.values()
+
+
+def test_a_donor_of_its_own_storage() -> None:
+    """A donor that is made from the recipient in memory shares what is equal, or nothing."""
+
+    def places(pair: ModelPair) -> list[set[int]]:
+        models = (pair.recipient, pair.donors["sft"])
+        return [{weight.data_ptr() for weight in model.parameters()} for model in models]
+
+    apart, together = load_pair("tiny-gpt2", share=False), load_pair("tiny-gpt2")
+    assert apart.weight_hashes == together.weight_hashes
+    (ours, theirs), (ours_too, theirs_too) = places(apart), places(together)
+    assert not ours & theirs and ours_too & theirs_too and theirs_too - ours_too
 
 
 def test_a_donor_without_the_recipient_it_was_made_from(wrong: Path) -> None:

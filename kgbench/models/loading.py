@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import reduce
-from itertools import chain
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -106,8 +105,13 @@ _NO_SETTINGS = ("training", "gradient_checkpointing")
 """Attributes of modules that change no answer in eval mode."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-_OF_TOKENIZERS = ("*token*", "*.model", "vocab*", "merges*", "chat_template*")
-"""Patterns of all files from which a tokenizer is made."""
+_OF_TOKENIZERS = (".json", ".txt", ".model", ".jinja", ".codes", ".spm")
+"""Ends of all files from which a tokenizer may be made."""
+_OF_MODELS = (
+    *("config.json", "generation_config.json", "adapter_config.json"),
+    *("model.safetensors.index.json", "trainer_state.json"),
+)
+"""Files with such an end from which none is made."""
 
 _BOS: Mapping[str, Collection[str]] = {
     "gemma": ("<bos>",),
@@ -743,8 +747,11 @@ def _have_one_tokenizer(folder: Path, other: Path) -> bool:
 
 
 def _tokenizer_bytes(folder: Path) -> dict[str, bytes]:
-    paths = chain.from_iterable(folder.glob(pattern) for pattern in _OF_TOKENIZERS)
-    return {path.name: path.read_bytes() for path in paths if path.is_file()}
+    contents = {}
+    for path in folder.iterdir():
+        if path.suffix in _OF_TOKENIZERS and path.name not in _OF_MODELS:
+            contents[path.name] = path.read_bytes()
+    return contents
 
 
 def read_tokenizer(place: Checkpoint) -> PreTrainedTokenizerBase:
