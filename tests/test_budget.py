@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,12 +20,14 @@ from kgbench.data import Prompt
 from kgbench.engine import Answers, load_pair
 from kgbench.engine.site_sets import all_sites, site_costs
 from kgbench.errors import InputError
+from kgbench.localizers import _scan
 from kgbench.models.pair import ModelPair
 from kgbench.records import Journal, Record, RecordStore
 from kgbench.runner import Run, Settings, Spec, check, dry_run, load_prompts, run_job
 from kgbench.runner.job import split_facts
 from kgbench.runner.lookup import load_suite
 from kgbench.runner.measure import SiteRanking, counted, mixed
+from kgbench.runner.run import compute_job
 from kgbench.sites import Site, scored_positions
 from kgbench.sites.configurations import Top, budget_labels
 from kgbench.testing import pico_pair
@@ -320,6 +322,39 @@ def test_scores_are_kept(
     resumed = running.compute_job(job, here).record
     assert resumed.scores is not None and {s.score for s in resumed.scores} == {3.5, 4.0}
     assert not list(tmp_path.glob(".partial/*"))
+
+
+def test_a_scan_goes_on_where_it_was_killed(
+    spec: Spec, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of a scan are not computed again; scores, and cost in forwards, are those of a run in
+    one piece.
+    """
+    computed: list[Sequence[Prompt]] = []
+    changes = _scan._changes
+
+    def killed_once(*of: Any) -> _scan.Changes:
+        if len(computed) == 4:
+            computed.append([])
+            raise KeyboardInterrupt
+        computed.append(of[2])
+        return changes(*of)
+
+    monkeypatch.setattr(_scan, "PROMPTS", 1)
+    job = check(replace(spec, suite="budget"))
+    whole = compute_job(job, replace(settings, output_dir=tmp_path / "whole")).record
+    monkeypatch.setattr(_scan, "_changes", killed_once)
+    here = replace(settings, output_dir=tmp_path / "killed")
+    with pytest.raises(KeyboardInterrupt):
+        compute_job(job, here)
+    resumed = compute_job(job, here).record
+    assert whole.cost.scoring is not None and resumed.cost.scoring is not None
+    prompts = [prompt.text for part in computed for prompt in part]
+    assert len(prompts) == len(set(prompts)) == len(load_prompts(DATASET, ("headline", "qa"), 5))
+    assert resumed.scores == whole.scores
+    for key in ("forwards", "token_rows"):
+        assert getattr(resumed.cost.scoring, key) == getattr(whole.cost.scoring, key)
+    assert not list(tmp_path.glob("*/.partial/*"))
 
 
 def test_scores_must_be_finite(spec: Spec, settings: Settings, methods: Path) -> None:

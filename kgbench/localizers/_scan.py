@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import call
 
 import numpy as np
 from jaxtyping import Float
@@ -20,9 +22,16 @@ PROMPTS = 16
 DESCRIBED = 1 << 14
 """Largest number of treatments in memory at once: grafts × tokens."""
 
+Changes = Float[np.ndarray, "graft prompt"]
+Kept = Callable[[Callable[[], Changes]], Changes]
+"""Computes the next part of a scan, or gives what an earlier process computed of it."""
+
 
 def scan(
-    localizer: InterventionLocalizer, pair: ModelPair, prompts: Sequence[Prompt]
+    localizer: InterventionLocalizer,
+    pair: ModelPair,
+    prompts: Sequence[Prompt],
+    kept: Kept = call,
 ) -> SiteScores:
     """Score every site by an intervention on it alone, or on all other sites.
 
@@ -34,6 +43,7 @@ def scan(
         localizer: The method; it is fitted on these prompts.
         pair: The models.
         prompts: Prompts of any lengths and regions.
+        kept: Where parts are kept, of PROMPTS prompts each and always in the same order.
 
     Returns:
         Score of every site, with a value of 0 in prompts that lack the site.
@@ -46,7 +56,7 @@ def scan(
     reasons: dict[str, None] = {}
     for group in alike(pair, prompts):
         units = fitted.units(pair, asked(fitted, pair, group))
-        values = _values(fitted, pair, group, units, reasons)
+        values = _values(fitted, pair, group, units, reasons, kept)
         for number, unit in enumerate(units):
             value = values.get(number, np.nan) - (
                 0.0 if unit.minus is None else values.get(unit.minus, np.nan)
@@ -85,6 +95,7 @@ def _values(
     prompts: Sequence[Prompt],
     units: Sequence[Unit],
     reasons: dict[str, None],
+    kept: Kept,
 ) -> Mapping[int, float]:
     """Value of each unit to which the method applies; `reasons` collects why others have none."""
     sign = -1.0 if localizer.scanned == "left_out" else 1.0
@@ -98,7 +109,8 @@ def _values(
     changes = []
     for start in range(0, len(prompts), PROMPTS):
         chunk = prompts[start : start + PROMPTS]
-        changes.append(_changes(localizer, pair, chunk, base, list(grafts.values())))
+        part = partial(_changes, localizer, pair, chunk, base, list(grafts.values()))
+        changes.append(kept(part))
     means = np.concatenate(changes, axis=1).mean(axis=1)
     return {number: sign * float(change) for number, change in zip(grafts, means, strict=True)}
 
@@ -131,7 +143,7 @@ def _changes(
     prompts: Sequence[Prompt],
     base: Graft,
     grafts: Sequence[Graft],
-) -> Float[np.ndarray, "graft prompt"]:
+) -> Changes:
     """Log-probability of each prompt's target under each graft minus that under the base.
 
     The base is measured again with each chunk of grafts, so that both come from the same forwards.
