@@ -24,6 +24,7 @@ from kgbench.engine.treatment import graft_treatments, parse_configuration
 from kgbench.errors import DataError, InputError, UnknownNameError
 from kgbench.models.catalog import HOME
 from kgbench.models.pair import ModelPair, prepare
+from kgbench.paper.architectures import study_page
 from kgbench.paper.architectures.design import DesignCell, Shape, Study, study_design
 from kgbench.paper.architectures.factorial import (
     Findings,
@@ -46,7 +47,7 @@ from kgbench.paper.architectures.run_rows import (
     table_of,
     write_rows,
 )
-from kgbench.paper.architectures.study_page import REPORT, verdicts, write_study
+from kgbench.paper.architectures.study_page import REPORT, write_study
 from kgbench.paper.architectures.study_runs import cut_reading, finished, make_run, make_runs
 from kgbench.paper.architectures.switched_model import SwitchedConfig, new_model, switched_family
 from kgbench.testing import pico_tokenizer
@@ -367,12 +368,12 @@ def test_layer_is_undefined_where_nothing_is_lost() -> None:
 
 
 def test_what_is_missing_is_told() -> None:
-    """Effects are of the runs that are in, and the first verdict of the page says how many."""
+    """Effects are of the runs that are in, and the page says how many that are."""
     design = study_design()
     rows = [invented(number, lt=5 + number % 7, fe=4) for number in range(len(design.runs))]
     most = findings(design, rows[:40])
     assert all(effect.numbers is not None for effect in most.effects("LT − FE"))
-    assert "40 of 48 runs are in" in next(verdicts(most))
+    assert "40 of 48 runs are in" in study_page._page(most)
 
 
 def test_one_cell_moves_every_effect_alike() -> None:

@@ -360,7 +360,7 @@ def _read_donor(
     elif source.is_adapter:
         model, by_peft, cut = adapted_donor(first, source.directory, source.origin, base.origin)
         pair.answers[part] = answers(by_peft, pair.probe, f"donor {part!r}")
-    elif _changes(base, source) and not devices:
+    elif _holds_changes_of(base, source) and not devices:
         assert source.delta is not None
         model = shared_copy(first) if share else deepcopy(first)  # its base, which is read already
         apply_delta(model, source.delta, source.origin)
@@ -428,7 +428,7 @@ def _places(sources: Mapping[str, Source], revision: str | None) -> dict[str, Pl
     return places
 
 
-def _changes(base: Place, other: Place) -> bool:
+def _holds_changes_of(base: Place, other: Place) -> bool:
     """Whether a model is another with changed weights, as a plant is its recipient."""
     return (
         isinstance(other, Checkpoint)
@@ -597,7 +597,7 @@ def check_config(recipient: Place, other: Place, part: str) -> None:
     Raises:
         ModelError: They are not.
     """
-    if other.is_adapter or _changes(recipient, other):
+    if other.is_adapter or _holds_changes_of(recipient, other):
         return  # its configuration is the recipient's
     ours, theirs = model_settings(recipient), model_settings(other)
     by_length = any(kind in str(ours.get("rope_parameters")) for kind in _BY_LENGTH)
@@ -748,7 +748,7 @@ def _have_one_tokenizer(folder: Path, other: Path) -> bool:
 
 def _tokenizer_bytes(folder: Path) -> dict[str, bytes]:
     contents = {}
-    for path in folder.iterdir():
+    for path in filter(Path.is_file, folder.iterdir()):
         if path.suffix in _OF_TOKENIZERS and path.name not in _OF_MODELS:
             contents[path.name] = path.read_bytes()
     return contents
