@@ -19,6 +19,7 @@ from kgbench.engine.weights import tensors
 from kgbench.errors import NotApplicableError, UnknownNameError
 from kgbench.localizers import ScoringLocalizer, create
 from kgbench.localizers._measure import logprobs, site_logprobs
+from kgbench.localizers.mask_graft import SHIFT, drawn_gates
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Site, parse_graft
 
@@ -294,6 +295,25 @@ def test_snip_of_an_element_is_its_effect() -> None:
     assert {s[:2] for s, v in found.items() if v} == {(1, "k")}
     effect = mean(one, some(), "ALL") - mean(one, some(), "NONE")
     assert found[Site(1, "k", "LT")] == pytest.approx(abs(effect), rel=1e-3)
+
+
+def test_the_last_bit_of_a_draw_moves_no_gradient() -> None:
+    """Gates are those of the hard-concrete distribution, exactly 0 and 1 beyond its limits; between
+    them their gradient is its own, and at a limit it does not jump.
+    """
+    noise = torch.linspace(0.001, 0.999, 999, dtype=torch.float64).reshape(-1, 1, 1)
+    logits = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True)
+    gates = drawn_gates(logits, noise)
+    assert gates.min() == 0 and gates.max() == 1 and bool((gates.diff(dim=0) >= 0).all())
+    limits = torch.tensor([SHIFT, -SHIFT], dtype=torch.float64).sigmoid()
+    assert float((gates == 0).double().mean()) == pytest.approx(float(limits[0]), abs=0.002)
+    for draw in (noise[499:500], *limits.reshape(2, 1, 1, 1)):
+        slopes = []
+        for nudge in (-1e-9, 1e-9):
+            (slope,) = torch.autograd.grad(drawn_gates(logits + nudge, draw).sum(), logits)
+            slopes.append(float(slope))
+        assert slopes[0] > 0.1
+        assert slopes[0] == pytest.approx(slopes[1], rel=1e-6)
 
 
 # -------------------------------------------------------------------------------- without a forward

@@ -29,6 +29,23 @@ BETAS = (0.9, 0.95)
 """Betas of Adam: a short memory lets a nearly closed gate open again."""
 
 
+def drawn_gates(
+    logits: Float[Tensor, "slot region"], noise: Float[Tensor, "prompt slot region"]
+) -> Float[Tensor, "prompt slot region"]:
+    """Gates from 0 to 1, drawn from the hard-concrete distribution (arXiv 1712.01312, section 4).
+
+    The gradient is that before the limits (straight through, arXiv 1308.3432). That of the limits
+    jumps, so that the last bit of a logit would decide whether a site learns from a draw at a limit,
+    and scores would be others on another processor.
+
+    Args:
+        logits: Of the gates.
+        noise: Uniform on (0, 1).
+    """
+    stretched = ((noise.logit() + logits) / TEMPERATURE).sigmoid() * (HIGH - LOW) + LOW
+    return stretched + (stretched.clamp(0, 1) - stretched).detach()
+
+
 @dataclass(frozen=True)
 class MaskGraft(ScoringLocalizer):
     """Sites to graft, learned: one hard-concrete gate per site under an L0 budget.
@@ -37,10 +54,12 @@ class MaskGraft(ScoringLocalizer):
     each prompt at each step. The expected number of open gates starts at the budget, with all gates
     equal, and a Lagrange multiplier holds it there from both sides (arXiv 1910.04732, without its
     schedule: a mask that starts with all sites open and closes them step by step drops sites that
-    matter only once others are closed). The score is a gate's final logit.
+    matter only once others are closed). The score is a gate's final logit. Version 1 had the
+    gradient of the limit, see `drawn_gates`.
     """
 
     name = "mask_graft"
+    version = "2"
     needs = frozenset({"donor", "gradients"})
     cost = "training"
     paper = "arXiv 1712.01312"
@@ -137,8 +156,7 @@ class _Mask:
         self, prompts: Sequence[Prompt], noise: Float[Tensor, "prompt slot region"]
     ) -> Gates:
         """Gates [prompt, token] of each slot whose weights changed; padding has region 0."""
-        stretched = ((noise.logit() + self.logits) / TEMPERATURE).sigmoid() * (HIGH - LOW) + LOW
-        gates = stretched.clamp(0, 1).expand(-1, -1, len(self.regions))
+        gates = drawn_gates(self.logits, noise).expand(-1, -1, len(self.regions))
         cells = [token_cells(self.pair, prompt) for prompt in prompts]
         index = torch.zeros(len(cells), max(map(len, cells)), dtype=torch.int64)
         for row, names in enumerate(cells):
