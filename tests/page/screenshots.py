@@ -20,7 +20,7 @@ from tests.page.lab import explorer_in, jupyterlab  # noqa: E402
 
 LIMIT = 60_000
 """Bytes of a picture."""
-COLORS = 64
+COLORS = 24
 """Of a picture; a page has few."""
 
 SHOTS = {
