@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from kgbench.data import Prompt
 from kgbench.engine import Answers, load_pair
 from kgbench.engine.site_sets import all_sites, site_costs
 from kgbench.errors import InputError
-from kgbench.localizers import _scan
+from kgbench.localizers import _measure, _scan
 from kgbench.models.pair import ModelPair
 from kgbench.records import Journal, Record, RecordStore
 from kgbench.runner import Run, Settings, Spec, check, dry_run, load_prompts, run_job
@@ -324,33 +325,51 @@ def test_scores_are_kept(
     assert not list(tmp_path.glob(".partial/*"))
 
 
-def test_a_scan_goes_on_where_it_was_killed(
-    spec: Spec, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("localizer", "module", "size"),
+    [
+        ("dynamic_graft", _scan, "PROMPTS"),
+        ("graft_drop", _measure, "DESCRIBED"),
+        ("greedy_graft", _measure, "DESCRIBED"),
+    ],
+)
+def test_a_ranking_goes_on_where_it_was_killed(
+    localizer: str,
+    module: ModuleType,
+    size: str,
+    spec: Spec,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Parts of a scan are not computed again; scores, and cost in forwards, are those of a run in
+    """Parts of a ranking are not computed again; scores, and cost in forwards, are those of a run in
     one piece.
     """
-    computed: list[Sequence[Prompt]] = []
-    changes = _scan._changes
+    computed: list[int] = []
+    is_killed = False
+    logprobs = _measure.logprobs
 
-    def killed_once(*of: Any) -> _scan.Changes:
-        if len(computed) == 4:
-            computed.append([])
+    def counting(*of: Any) -> Any:
+        nonlocal is_killed
+        if is_killed and len(computed) == 4:
+            is_killed = False
             raise KeyboardInterrupt
-        computed.append(of[2])
-        return changes(*of)
+        computed.append(len(of[1]))
+        return logprobs(*of)
 
-    monkeypatch.setattr(_scan, "PROMPTS", 1)
-    job = check(replace(spec, suite="budget"))
+    monkeypatch.setattr(module, size, 1)
+    monkeypatch.setattr(module, "logprobs", counting)
+    arguments = {"steps": "2"} if localizer == "greedy_graft" else {}
+    job = check(replace(spec, suite="budget", localizer=localizer, localizer_args=arguments))
     whole = compute_job(job, replace(settings, output_dir=tmp_path / "whole")).record
-    monkeypatch.setattr(_scan, "_changes", killed_once)
+    parts, is_killed = list(computed), True
+    computed.clear()
     here = replace(settings, output_dir=tmp_path / "killed")
     with pytest.raises(KeyboardInterrupt):
         compute_job(job, here)
     resumed = compute_job(job, here).record
     assert whole.cost.scoring is not None and resumed.cost.scoring is not None
-    prompts = [prompt.text for part in computed for prompt in part]
-    assert len(prompts) == len(set(prompts)) == len(load_prompts(DATASET, ("headline", "qa"), 5))
+    assert computed == parts and set(parts) == {1}
     assert resumed.scores == whole.scores
     for key in ("forwards", "token_rows"):
         assert getattr(resumed.cost.scoring, key) == getattr(whole.cost.scoring, key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -12,6 +13,7 @@ from kgbench.data import Prompt
 from kgbench.engine import Engine
 from kgbench.engine.site_sets import site_treatments
 from kgbench.localizers._base import Treatments
+from kgbench.localizers._parts import part
 from kgbench.metrics import of_answers, score_labels
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Site
@@ -68,5 +70,5 @@ def site_logprobs(
     for start in range(0, len(prompts), step):
         chunk = prompts[start : start + step]
         grafts = [site_treatments(pair, chunk, sites, left_out) for sites in sets]
-        parts.append(logprobs(pair, chunk, grafts))
+        parts.append(part(partial(logprobs, pair, chunk, grafts)))
     return np.concatenate(parts, axis=1)

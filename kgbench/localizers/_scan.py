@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from operator import call
 
 import numpy as np
 from jaxtyping import Float
@@ -14,6 +13,7 @@ from kgbench.engine.site_sets import all_sites
 from kgbench.errors import NotApplicableError
 from kgbench.localizers._base import InterventionLocalizer, Unit, asked
 from kgbench.localizers._measure import logprobs
+from kgbench.localizers._parts import Values, part
 from kgbench.models.pair import ModelPair
 from kgbench.sites import Graft, Site, SiteScores, complement_graft, parse_graft
 
@@ -22,16 +22,11 @@ PROMPTS = 16
 DESCRIBED = 1 << 14
 """Largest number of treatments in memory at once: grafts × tokens."""
 
-Changes = Float[np.ndarray, "graft prompt"]
-Kept = Callable[[Callable[[], Changes]], Changes]
-"""Computes the next part of a scan, or gives what an earlier process computed of it."""
-
 
 def scan(
     localizer: InterventionLocalizer,
     pair: ModelPair,
     prompts: Sequence[Prompt],
-    kept: Kept = call,
 ) -> SiteScores:
     """Score every site by an intervention on it alone, or on all other sites.
 
@@ -43,7 +38,6 @@ def scan(
         localizer: The method; it is fitted on these prompts.
         pair: The models.
         prompts: Prompts of any lengths and regions.
-        kept: Where parts are kept, of PROMPTS prompts each and always in the same order.
 
     Returns:
         Score of every site, with a value of 0 in prompts that lack the site.
@@ -56,7 +50,7 @@ def scan(
     reasons: dict[str, None] = {}
     for group in alike(pair, prompts):
         units = fitted.units(pair, asked(fitted, pair, group))
-        values = _values(fitted, pair, group, units, reasons, kept)
+        values = _values(fitted, pair, group, units, reasons)
         for number, unit in enumerate(units):
             value = values.get(number, np.nan) - (
                 0.0 if unit.minus is None else values.get(unit.minus, np.nan)
@@ -95,7 +89,6 @@ def _values(
     prompts: Sequence[Prompt],
     units: Sequence[Unit],
     reasons: dict[str, None],
-    kept: Kept,
 ) -> Mapping[int, float]:
     """Value of each unit to which the method applies; `reasons` collects why others have none."""
     sign = -1.0 if localizer.scanned == "left_out" else 1.0
@@ -109,8 +102,7 @@ def _values(
     changes = []
     for start in range(0, len(prompts), PROMPTS):
         chunk = prompts[start : start + PROMPTS]
-        part = partial(_changes, localizer, pair, chunk, base, list(grafts.values()))
-        changes.append(kept(part))
+        changes.append(part(partial(_changes, localizer, pair, chunk, base, [*grafts.values()])))
     means = np.concatenate(changes, axis=1).mean(axis=1)
     return {number: sign * float(change) for number, change in zip(grafts, means, strict=True)}
 
@@ -143,7 +135,7 @@ def _changes(
     prompts: Sequence[Prompt],
     base: Graft,
     grafts: Sequence[Graft],
-) -> Changes:
+) -> Values:
     """Log-probability of each prompt's target under each graft minus that under the base.
 
     The base is measured again with each chunk of grafts, so that both come from the same forwards.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -35,7 +34,8 @@ from kgbench.localizers import (
     Treatments,
 )
 from kgbench.localizers._base import asked
-from kgbench.localizers._scan import Changes, Kept, scan
+from kgbench.localizers._parts import Values, keeping
+from kgbench.localizers._scan import scan
 from kgbench.metrics import Mixed, of_answers, score_labels
 from kgbench.models.pair import ModelPair
 from kgbench.progress import Progress
@@ -510,8 +510,7 @@ def _score_halves(
 
     Args:
         measurement: The job with its method, which ranks, or intervenes and is scanned.
-        journal: Journal of each half's scores, and of the parts of a scan, from which a run
-            resumes.
+        journal: Journal of each half's scores, and of its parts, from which a run resumes.
         progress: Progress callback: forwards; the second half takes about as many as the first.
     """
     job, engine = measurement.job, measurement.job.engine
@@ -536,20 +535,21 @@ def _score_halves(
         started = now(engine.pair)
         parts = (f"{names[half]}-{number}" for number in itertools.count())
 
-        def kept(part: Callable[[], Changes]) -> Changes:
+        def keep(part: Callable[[], Values]) -> Values:
             nonlocal started
             name = next(parts)
             if (known := journal.kept(name)) is None:
                 values = part()
                 spent = {**vars(count), "seconds": now(engine.pair) - started}
-                journal.keep(name, {"changes": values.tolist(), "spent": spent})
+                journal.keep(name, {"values": values.tolist(), "spent": spent})
                 return values
             started = now(engine.pair) - known["spent"].pop("seconds")
             vars(count).update(known["spent"])
-            return np.array(known["changes"])
+            return np.array(known["values"])
 
-        with choosing(engine.executor, engine.budget), counted(engine.pair, report) as count:
-            scores = score_sites(measurement.method, engine.pair, half_prompts, kept)
+        chosen = choosing(engine.executor, engine.budget)
+        with chosen, keeping(keep), counted(engine.pair, report) as count:
+            scores = score_sites(measurement.method, engine.pair, half_prompts)
         cost = {**vars(count), "seconds": now(engine.pair) - started}
         if isinstance(measurement.method, Elsewhere):
             for key, value in measurement.method.spent(half_prompts).items():
@@ -575,7 +575,6 @@ def score_sites(
     method: AbstractLocalizer,
     pair: ModelPair,
     prompts: Sequence[Prompt],
-    kept: Kept = operator.call,
 ) -> dict[Site, float]:
     """A method's score of every site, checked.
 
@@ -583,7 +582,6 @@ def score_sites(
         method: One that ranks, or intervenes and is scanned.
         pair: The models.
         prompts: The prompts.
-        kept: Where the parts of a scan are kept.
 
     Raises:
         InputError: The method leaves out a site, or a score is no finite number.
@@ -594,7 +592,7 @@ def score_sites(
             scores: Mapping[Site, float] = method.scores(pair, prompts)
         else:
             assert isinstance(method, InterventionLocalizer)
-            scores = scan(method, pair, prompts, kept)
+            scores = scan(method, pair, prompts)
     if not isinstance(scores, Mapping):
         raise InputError(
             f"localizer {method.name!r}: scores must give a number for each site as a mapping, "
