@@ -4,8 +4,8 @@ records' own.
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def test_all_of_one_pair_is_as_written() -> None:
     name = "tiny-gemma.one-0"
     assert as_json(write_known.pair_facts(name)) == SHIPPED["pairs"][name]
     assert list(SHIPPED["pairs"]) == [*PAIRS, NULL]
-    text = gzip.decompress(write_known.KNOWN.read_bytes()).decode()
+    text = lzma.decompress(write_known.KNOWN.read_bytes()).decode()
     assert text == write_known.text(SHIPPED)
 
 

@@ -1,4 +1,4 @@
-"""Write what results are held against: `known.json.gz`, from the loaded pairs, and the published
+"""Write what results are held against: `known.json.xz`, from the loaded pairs, and the published
 JSON Schemas.
 
 Run with `python tests/write_known.py` after a change of the zoo, the localizers, the suites, the
@@ -8,8 +8,8 @@ depend.
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -41,14 +41,14 @@ from kgbench.sites import BASELINES
 from kgbench.sites.configurations import BEST, REST, budget_labels, configurations
 
 PACKAGE = Path(__file__).parent.parent / "kgbench" / "leaderboard"
-KNOWN = PACKAGE / "known.json.gz"
+KNOWN = PACKAGE / "known.json.xz"
 SCHEMAS = PACKAGE / "schemas"
 
 REFERENCES = ("none", "all", "random", "prior", "oracle")
 
 
 def known(pairs: Sequence[str]) -> dict[str, Any]:
-    """What `known.json.gz` is to hold."""
+    """What `known.json.xz` is to hold."""
     return {
         "metric_version": METRIC_VERSION,
         "ranking_version": RANKING_VERSION,
@@ -110,14 +110,14 @@ def answers(name: str) -> dict[str, dict[str, list[float]]]:
 
 
 def read() -> dict[str, Any]:
-    """`known.json.gz` as it was written."""
-    content: dict[str, Any] = json.loads(gzip.decompress(KNOWN.read_bytes()))
+    """`known.json.xz` as it was written."""
+    content: dict[str, Any] = json.loads(lzma.decompress(KNOWN.read_bytes()))
     return content
 
 
 def write(content: Mapping[str, Any]) -> None:
-    """Write `known.json.gz`; equal content gives equal bytes."""
-    KNOWN.write_bytes(gzip.compress(text(content).encode(), mtime=0))
+    """Write `known.json.xz`; equal content gives equal bytes."""
+    KNOWN.write_bytes(lzma.compress(text(content).encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
 def weight_hashes(name: str, dtype: str) -> dict[str, str]:
@@ -184,7 +184,7 @@ def _configurations(name: str, kind: str, floor: str) -> dict[str, str | None]:
 
 
 def text(content: Mapping[str, Any]) -> str:
-    """The text of `known.json.gz`: a pair, a method or a suite a line."""
+    """The text of `known.json.xz`: a pair, a method or a suite a line."""
     compact = partial(json.dumps, separators=(",", ":"))
     lines = []
     for key, value in content.items():

@@ -1,12 +1,12 @@
 """Known pairs, methods and suites, against which results are checked.
 
-`known.json.gz` is written by `tests/write_known.py` from the loaded pairs, so that results are checked without loading any model.
+`known.json.xz` is written by `tests/write_known.py` from the loaded pairs, so that results are checked without loading any model.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -81,8 +81,8 @@ class Known(Strict):
 @cache
 def known() -> Known:
     """What is shipped with this version."""
-    packed = files(__package__).joinpath("known.json.gz").read_bytes()
-    return Known(**json.loads(gzip.decompress(packed)))
+    packed = files(__package__).joinpath("known.json.xz").read_bytes()
+    return Known(**json.loads(lzma.decompress(packed)))
 
 
 @cache

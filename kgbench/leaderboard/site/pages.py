@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import lzma
 from collections import Counter
 from collections.abc import Collection, Iterator
 from functools import cache
@@ -41,7 +41,7 @@ POLICY = (
 )
 """What a page may load: files of its own site."""
 
-_LIBRARIES = ("charts/d3.min.js.gz", "charts/plot.min.js.gz")
+_LIBRARIES = ("charts/d3.min.js.xz", "charts/plot.min.js.xz")
 """Third-party scripts as published, packed; `assets/charts.js` of the site shows them."""
 
 _CHARTS = ("charts/tables.js", "charts/pictures.js")
@@ -212,7 +212,7 @@ def assets() -> Iterator[tuple[str, bytes]]:
     for path in sorted(here.glob("*.*")):
         yield f"assets/{path.name}", path.read_bytes()
     yield "assets/LICENSES.txt", (here / "charts/LICENSES.txt").read_bytes()
-    scripts = [gzip.decompress((here / name).read_bytes()) for name in _LIBRARIES]
+    scripts = [lzma.decompress((here / name).read_bytes()) for name in _LIBRARIES]
     scripts += [(here / name).read_bytes() for name in _CHARTS]
     yield "assets/charts.js", b"\n".join(scripts)
 
