@@ -24,7 +24,7 @@ from kgbench.errors import InputError
 from kgbench.localizers import _measure, _scan
 from kgbench.models.pair import ModelPair
 from kgbench.records import Journal, Record, RecordStore
-from kgbench.runner import Run, Settings, Spec, check, dry_run, load_prompts, run_job
+from kgbench.runner import Run, Settings, Spec, check, dry_run, forecast, load_prompts, run_job
 from kgbench.runner.job import split_facts
 from kgbench.runner.lookup import load_suite
 from kgbench.runner.measure import SiteRanking, counted, mixed
@@ -413,6 +413,32 @@ def test_a_scan_is_told_from_grafts(spec: Spec, settings: Settings) -> None:
     assert grafts.curve is None and grafts.scores is None
     cost = dry_run(replace(job, suite="budget", seed=1), settings)
     assert "to rank the sites" in cost.basis and not cost.done
+
+
+@pytest.mark.parametrize("long", [0.0, forecast.LONG])
+@pytest.mark.parametrize(
+    ("localizer", "arguments"),
+    [("dynamic_graft", {}), ("graft_drop", {}), ("mask_graft", {"steps": "6", "sample": "2"})],
+)
+def test_a_forecast_grows_with_what_a_ranking_reads(
+    localizer: str,
+    arguments: Mapping[str, str],
+    long: float,
+    spec: Spec,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With all prompts, or with a sample of them at every step; from few prompts, where these take
+    long, or from more.
+    """
+    monkeypatch.setattr(forecast, "LONG", long)
+    job = replace(spec, localizer=localizer, localizer_args=arguments, suite="budget", limit=14)
+    cost = dry_run(job, replace(settings, output_dir=tmp_path))
+    spent = run_job(job, replace(settings, output_dir=tmp_path)).record.cost
+    assert spent.scoring is not None
+    rows = spent.token_rows + spent.scoring.token_rows
+    assert cost.counts["token_rows"] == pytest.approx(rows, rel=0.2)
 
 
 # ---------------------------------------------------------------------------- not applicable, draws

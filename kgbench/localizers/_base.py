@@ -94,6 +94,10 @@ class AbstractLocalizer(ABC):
         """All parameters, including defaults."""
         return asdict(self)
 
+    def readings(self, prompts: int) -> int:
+        """How many prompts are read to rank sites by so many: what a forecast grows with."""
+        return prompts
+
 
 @dataclass(frozen=True)
 class Unit:

@@ -97,6 +97,10 @@ class MaskGraft(ScoringLocalizer):
             logits = _Mask(self, pair, prompts).train()
         return dict(zip(all_sites(pair, prompts), logits.flatten().tolist(), strict=True))
 
+    def readings(self, prompts: int) -> int:
+        """Every step reads a sample."""
+        return self.steps * min(self.sample, prompts)
+
 
 class _Mask:
     """The training of a mask."""

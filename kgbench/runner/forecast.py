@@ -41,8 +41,10 @@ _OPERATIONS = 2
 """Operations per weight and token in a forward pass (arXiv 2001.08361)."""
 _RECORD, _ROW = 100_000, 50
 """Bytes of a record with its pictures, and of one of its rows, as those of the tiny pairs take."""
-FIRST = 8
-"""Prompts of each template that are run."""
+FEW, FIRST = 2, 8
+"""Prompts of each template that are run: few, and more where these took less than LONG."""
+LONG = 10.0
+"""Seconds."""
 
 
 def dry_run(spec: Spec, settings: Settings, pairs: Pairs | None = None) -> Cost:
@@ -167,25 +169,33 @@ def _assumed_cost(entry: Entry, work: Workload, settings: Settings, missing: str
 def _measured_cost(job: Job) -> Cost:
     """Cost from a run of the first prompts of each template, with the models that are loaded."""
     pair, prompts, n = job.pair, job.all_prompts, len(job.configurations)
-    first = replace(job, prompts={name: part[:FIRST] for name, part in job.prompts.items()})
-    with TemporaryDirectory(prefix="kgbench-") as folder:
-        journal = Journal(Path(folder), __version__)
-        ranking = Counter(measure_job(first, journal, Pairs()).scoring)
-        spent = Counter(journal.cost()) + ranking
+    for number in (FEW, FIRST):
+        first = replace(job, prompts={name: part[:number] for name, part in job.prompts.items()})
+        cases = {prompt.fact.id for prompt in first.all_prompts if prompt.group == "on"}
+        if number == FEW and len(cases) < FEW:
+            continue  # too few to rank sites by halves
+        with TemporaryDirectory(prefix="kgbench-") as folder:
+            journal = Journal(Path(folder), __version__)
+            ranking = Counter(measure_job(first, journal, Pairs()).scoring)
+            spent = Counter(journal.cost())
+        if spent["seconds"] + ranking["seconds"] > LONG:
+            break
     scale = len(prompts) / len(first.all_prompts)
+    to_rank = _readings(job) / _readings(first) if job.ranks else 0.0
+    whole = {key: scale * spent[key] + to_rank * ranking[key] for key in spent | ranking}
     done = RecordStore(job.settings.output_dir).find(job.identity.digest()) is not None
-    to_rank = f", {duration_text(scale * ranking['seconds'])} of it to rank the sites"
-    token_rows = round(scale * spent["token_rows"])
+    of_it = f", {duration_text(to_rank * ranking['seconds'])} of it to rank the sites"
+    token_rows = round(whole["token_rows"])
     weights, vocabulary = weights_bytes(pair), pair.recipient.config.vocab_size
     on = "" if job.sources.model is None else f" on {job.sources.model}"
     return Cost(
         f"{job.localizer_name}{on}",
-        0.0 if done else scale * (spent["seconds"] + spent["plain_seconds"]),
-        f"the first prompts of each template{to_rank if job.ranks else ''}",
+        0.0 if done else whole["seconds"] + whole["plain_seconds"],
+        f"the first prompts of each template{of_it if job.ranks else ''}",
         {
             "configurations": n,
             "prompts": len(prompts),
-            "forwards": round(scale * spent["forwards"]),
+            "forwards": round(whole["forwards"]),
             "token_rows": token_rows,
             "plain_token_rows": sum(len(pair.encode(prompt)) for prompt in prompts),
         },
@@ -194,6 +204,15 @@ def _measured_cost(job: Job) -> Cost:
         done=done,
         **room(str(pair.device), job.settings.device_map, pair.dtype, loaded=weights),
     )
+
+
+def _readings(job: Job) -> int:
+    """How many prompts a method reads to rank sites by each half of the facts."""
+    of_half = (
+        sum(prompt.fact.id in half and prompt.group == "on" for prompt in job.all_prompts)
+        for half in job.halves
+    )
+    return sum(map(job.localizer.readings, of_half))
 
 
 def _memory(
