@@ -205,6 +205,7 @@ def test_paths_into_method_folders(results: Path) -> None:
     assert inside_folder(results / PLACE) == (results / PLACE, "")
     assert inside_folder(results / PLACE / "entry") == (results / PLACE, "entry")
     assert inside_folder(results / "pathways") is None
+    assert inside_folder(results / PLACE / "facts.parquet") is None
     (results.parent / "README.md").write_text("how to submit")
     for path, count in ((results.parent, 3), (results, 3), (results / "pathways", 3)):
         entries = list(validate(path, strict=True))

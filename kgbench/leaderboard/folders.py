@@ -131,6 +131,8 @@ def inside_folder(path: Path) -> tuple[Path, str] | None:
         path: Such as `results/planted/snip`, or with the name of an entry after it.
     """
     for place in (path, *path.parents):
+        if place != path and path.exists():
+            return None  # entries are no files of their own
         if (place / ENTRIES).is_file():
             return place, next(iter(path.relative_to(place).parts), "")
     return None
