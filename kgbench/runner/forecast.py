@@ -171,9 +171,8 @@ def _measured_cost(job: Job) -> Cost:
     pair, prompts, n = job.pair, job.all_prompts, len(job.configurations)
     for number in (FEW, FIRST):
         first = replace(job, prompts={name: part[:number] for name, part in job.prompts.items()})
-        cases = {prompt.fact.id for prompt in first.all_prompts if prompt.group == "on"}
-        if number == FEW and len(cases) < FEW:
-            continue  # too few to rank sites by halves
+        if number == FEW and job.ranks and not _has_halves(first):
+            continue
         with TemporaryDirectory(prefix="kgbench-") as folder:
             journal = Journal(Path(folder), __version__)
             ranking = Counter(measure_job(first, journal, Pairs()).scoring)
@@ -206,13 +205,21 @@ def _measured_cost(job: Job) -> Cost:
     )
 
 
+def _has_halves(job: Job) -> bool:
+    """Whether there are facts enough to rank sites by one half and measure on the other."""
+    try:
+        return bool(job.halves)
+    except InputError:
+        return False
+
+
 def _readings(job: Job) -> int:
     """How many prompts a method reads to rank sites by each half of the facts."""
-    of_half = (
-        sum(prompt.fact.id in half and prompt.group == "on" for prompt in job.all_prompts)
-        for half in job.halves
-    )
-    return sum(map(job.localizer.readings, of_half))
+    cases = Counter[int]()
+    for prompt in job.all_prompts:
+        if prompt.group == "on":
+            cases[prompt.fact.id in job.halves[1]] += 1
+    return sum(map(job.localizer.readings, cases.values()))
 
 
 def _memory(
