@@ -25,6 +25,7 @@ __all__ = [
     "SEED",
     "agreement_table",
     "all_own_entries",
+    "entry_boards",
     "is_the_same",
     "own_entries",
     "read_lines",
@@ -65,7 +66,6 @@ def computed(entry: Entry) -> dict[str, str]:
     is_here = entry.record.provenance.platform == collect_provenance("cpu").platform
     return {
         "entry": entry.record.id[:16],
-        "board": entry.suite,
         "machine": "same" if is_here else "other",
         "agrees": "yes" if again.agrees else "no",
         "rows": str(again.rows),
@@ -74,11 +74,16 @@ def computed(entry: Entry) -> dict[str, str]:
     }
 
 
-def agreement_table(lines: Iterable[Mapping[str, str]]) -> str:
+def entry_boards() -> dict[str, str]:
+    """The board of each own entry, by the beginning of its id."""
+    return {entry.result.id[:16]: entry.suite for entry in all_own_entries()}
+
+
+def agreement_table(lines: Iterable[Mapping[str, str]], boards: Mapping[str, str]) -> str:
     """By board and machine: entries, rows, those that agree, and the largest difference."""
     groups: dict[tuple[str, str], list[Mapping[str, str]]] = {}
     for line in lines:
-        groups.setdefault((line["board"], line["machine"]), []).append(line)
+        groups.setdefault((boards[line["entry"]], line["machine"]), []).append(line)
     head = ["board", "machine", "entries", "agree", "rows", "hits flipped", "largest, nats"]
     rows = [head, ["---"] * len(head)]
     for (board, machine), own in sorted(groups.items()):
@@ -116,4 +121,4 @@ if __name__ == "__main__":
     given = sys.argv[1:]
     if given != ["--table"]:
         main(given[0].split(",") if given else ())
-    print(agreement_table(read_lines(AGAIN)))
+    print(agreement_table(read_lines(AGAIN), entry_boards()))
