@@ -231,7 +231,8 @@ def data_file(name: str, rows: Iterable[Mapping[str, object]], texts: Sequence[s
     }
     if texts:
         header["training"] = [f"{{{field}}}" for field in texts]
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in (header, *rows))
+    compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+    return "".join(f"{compact.encode(row)}\n" for row in (header, *rows))
 
 
 def world_texts() -> Mapping[str, Mapping[str, Sequence[str]]]:
