@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 
 from kgbench.leaderboard.entries import ENTRIES, Entry, read_entries
+from kgbench.leaderboard.folders import document_hash, rows_hash
+from kgbench.leaderboard.limits import RECORD
 from kgbench.records.provenance import collect_provenance
 from kgbench.runner import Settings
 from kgbench.runner.rerun import Repetition, repeat
@@ -27,6 +29,7 @@ __all__ = [
     "all_own_entries",
     "entry_boards",
     "is_the_same",
+    "outcome",
     "own_entries",
     "read_lines",
 ]
@@ -60,12 +63,21 @@ def is_the_same(entry: Entry) -> None:
     assert len(ids) == entry.record.identity.n_facts
 
 
+def outcome(entry: Entry) -> str:
+    """The beginning of a hash of what was run and what came of it: id, scores and rows.
+
+    An entry that replaces another under its id has another one, unless it is the same bit for bit.
+    """
+    scores = entry.documents[RECORD].get("scores")
+    return document_hash([entry.result.id, scores, rows_hash(entry.rows())])[:16]
+
+
 def computed(entry: Entry) -> dict[str, str]:
     """One entry, stored and now: a line of the file."""
     again, _ = repeat(entry.record, entry.facts(), Repetition(), Settings(device="cpu"))
     is_here = entry.record.provenance.platform == collect_provenance("cpu").platform
     return {
-        "entry": entry.record.id[:16],
+        "outcome": outcome(entry),
         "machine": "same" if is_here else "other",
         "agrees": "yes" if again.agrees else "no",
         "rows": str(again.rows),
@@ -74,16 +86,17 @@ def computed(entry: Entry) -> dict[str, str]:
     }
 
 
+@cache
 def entry_boards() -> dict[str, str]:
-    """The board of each own entry, by the beginning of its id."""
-    return {entry.result.id[:16]: entry.suite for entry in all_own_entries()}
+    """The board of each own entry, by its outcome."""
+    return {outcome(entry): entry.suite for entry in all_own_entries()}
 
 
 def agreement_table(lines: Iterable[Mapping[str, str]], boards: Mapping[str, str]) -> str:
     """By board and machine: entries, rows, those that agree, and the largest difference."""
     groups: dict[tuple[str, str], list[Mapping[str, str]]] = {}
     for line in lines:
-        groups.setdefault((boards[line["entry"]], line["machine"]), []).append(line)
+        groups.setdefault((boards[line["outcome"]], line["machine"]), []).append(line)
     head = ["board", "machine", "entries", "agree", "rows", "hits flipped", "largest, nats"]
     rows = [head, ["---"] * len(head)]
     for (board, machine), own in sorted(groups.items()):
@@ -109,9 +122,9 @@ def read_lines(path: Path) -> list[dict[str, str]]:
 
 def main(boards: Iterable[str]) -> None:
     """Compute what has no result yet."""
-    done = {line["entry"] for line in read_lines(AGAIN)}
+    done = {line["outcome"] for line in read_lines(AGAIN)}
     for entry in own_entries(boards):
-        if entry.result.id[:16] not in done:
+        if outcome(entry) not in done:
             line = computed(entry)
             with AGAIN.open("a", encoding="utf-8") as file:
                 file.write("\t".join(line.values()) + "\n")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from entries_again import (
     AGAIN,
@@ -12,11 +17,14 @@ from entries_again import (
     all_own_entries,
     entry_boards,
     is_the_same,
+    outcome,
     read_lines,
 )
 from pages import block
 
 from kgbench.leaderboard.entries import Entry
+from kgbench.leaderboard.folders import MethodFolder
+from kgbench.leaderboard.limits import RECORD
 from kgbench.models import catalog
 
 SHARE = 0.02
@@ -58,17 +66,36 @@ def test_a_random_share_of_costly_entries(half: int) -> None:
 
 
 def test_entries_computed_twice_are_on_the_board() -> None:
-    """Each result is of one own entry, once; the documentation's table counts them."""
+    """Each line is of one own entry as it is now, once; the documentation's table counts them."""
     lines = read_lines(AGAIN)
-    ids = [line["entry"] for line in lines]
-    assert len(set(ids)) == len(ids)
-    assert set(entry_boards()).issuperset(ids)
+    outcomes = [line["outcome"] for line in lines]
+    assert len(set(outcomes)) == len(outcomes)
+    assert set(entry_boards()).issuperset(outcomes)
     assert block("computed twice") == agreement_table(lines, entry_boards())
+
+
+def test_an_entry_that_is_replaced_is_to_be_computed_again() -> None:
+    """Its outcome is another one where a row or a score is, and the same one where none is."""
+    entry = next(entry for entry in all_own_entries() if entry.result.scores)
+    name, documents, rows = entry.folder.name, entry.documents, entry.rows()
+    record = documents[RECORD]
+    place = rows.schema.get_field_index("logprob")
+    lower = rows.set_column(place, rows.schema.field(place), pc.subtract(rows["logprob"], 1e-6))
+
+    def changed(record: Mapping[str, Any], rows: pa.Table) -> str:
+        home = MethodFolder(
+            entry.folder.parent, {name: {**documents, RECORD: record}}, {name: rows}
+        )
+        return outcome(replace(entry, home=home))
+
+    assert changed(record, rows) == outcome(entry)
+    assert changed(record, lower) != outcome(entry)
+    assert changed({**record, "scores": {"LT": {"emb": {"": 1.5}}}}, rows) != outcome(entry)
 
 
 def test_the_table_counts_what_differs() -> None:
     """By board, and by whether the machine is another one; nothing that differs is left out."""
-    line = {"entry": "1a", "agrees": "yes", "rows": "10", "flipped": "0", "largest": "1e-6"}
+    line = {"outcome": "1a", "agrees": "yes", "rows": "10", "flipped": "0", "largest": "1e-6"}
     here, there = {**line, "machine": "same"}, {**line, "machine": "other"}
     table = agreement_table(
         [here, {**here, "agrees": "no", "flipped": "2", "largest": ".5"}, there], {"1a": "planted"}
