@@ -17,6 +17,7 @@ from kgbench import localizers
 from kgbench.leaderboard.boards.organisms import NULL
 from kgbench.leaderboard.entries import Entry, read_entries
 from kgbench.leaderboard.folders import ENTRIES
+from kgbench.leaderboard.known import known
 from kgbench.leaderboard.limits import FACTS
 from kgbench.localizers import describe
 from kgbench.models.catalog import plants, plants_in_shipped_pairs, shipped, with_fetched_base
@@ -30,12 +31,15 @@ PAIRS = (*shipped(), *with_fetched_base())
 
 def test_the_table() -> None:
     """Every built-in method is on every plant, a costly one on those in tiny pairs; what intervenes
-    has pathways, also of a language model, and what needs the truth no budget.
+    has pathways, also of a language model, and what needs the truth no budget. A scan has the
+    entries of its method: the same map ranks the same sites, and boards show one line of it.
     """
     runs = board_runs()
     assert len(set(runs)) == len(runs)
-    folder = Path(localizers.__file__).parent
-    for name in (path.stem for path in folder.glob("[a-z]*.py")):
+    names = {path.stem for path in Path(localizers.__file__).parent.glob("[a-z]*.py")}
+    scans = {name for name in names if known().localizers[name].scan_of}
+    assert scans == {"graft_scan"} == names - {run.method for run in runs}
+    for name in names - scans:
         on = defaultdict[str, set[str]](set)
         for run in runs:
             if run.method == name:

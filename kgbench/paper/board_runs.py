@@ -54,9 +54,10 @@ NOT_OF_REPLIES = frozenset(
 def pairs_of(board: str, method: str) -> tuple[str, ...]:
     """The pairs on which a built-in method has an entry on a board.
 
-    This is the whole table of the project's entries. Every method ranks the sites of every plant.
-    Of the pairs without a plant, methods that intervene have pathways; budget curves have all but
-    those that must be given the truth. Costly methods have fewer. Of organisms there is the one
+    This is the whole table of the project's entries. Every method ranks the sites of every plant;
+    one whose map is another's scan has that one's entries, and none of its own. Of the pairs
+    without a plant, methods that intervene have pathways; budget curves have all but those that
+    must be given the truth. Costly methods have fewer. Of organisms there is the one
     without a behaviour. Prompts and configurations are those of the suite that is called as the
     board is, the facts the pair's own, as many as `BOARD_FACTS` says, the seed 0.
 
@@ -65,6 +66,8 @@ def pairs_of(board: str, method: str) -> tuple[str, ...]:
         method: Name of a built-in localizer.
     """
     what = known().localizers[method]
+    if what.scan_of:
+        return ()
     if board == "organisms":
         return () if "truth" in what.needs or method in NOT_OF_REPLIES else (NULL,)
     if board == "planted":
