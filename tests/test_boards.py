@@ -121,11 +121,11 @@ def test_ranks_and_coverage(root: Path) -> None:
     assert found["good"].coverage == (8, 8) and found["good"].badge == "self-reported"
     assert [line.method for line in overall.lines][-2:] == ["worse", "partial"]
     assert lead(overall).endswith(
-        "self-reported); 2 of 3 methods may be the best (like_it besides): each other is "
-        "significantly worse than one of them."
+        "self-reported); 2 of 3 methods may be the best (like_it besides): every other one "
+        "is significantly worse than one of these."
     )
     assert any(
-        "for these 4 pairs" in note and "say nothing of other models" in note
+        "over these 4 pairs" in note and "say nothing of other models" in note
         for note in overall.notes
     )
 

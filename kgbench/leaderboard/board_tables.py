@@ -250,6 +250,6 @@ def lead(table: Table) -> str:
         return f"{leads}, and is significantly better than every other method that has a rank."
     besides = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
     return (
-        f"{leads}; {len(first)} of {len(there)} methods may be the best ({besides} besides): each "
-        "other is significantly worse than one of them."
+        f"{leads}; {len(first)} of {len(there)} methods may be the best ({besides} besides): every "
+        "other one is significantly worse than one of these."
     )

@@ -30,17 +30,18 @@ MARKDOWN, SITE = "LEADERBOARD.md", "site"
 
 HEAD = """# Leaderboard
 
-Localizers say where a finetuned fact is retrieved from; these tables say how well they do. Every figure is over facts
-or plants that all methods share; what its brackets hold is below each table. Methods are in the order of the figure
-that ranks them. Their ranks are a set, in which the true one is with 95 % confidence: from 1 + the number of significantly
-better methods to their number less that of the significantly worse (all paired differences of a table at once). A method
-that differs significantly from no other has no rank. The source *maintainers* is kgbench's own methods, run by the project;
-*verified* is what a maintainer ran again and it agreed; *self-reported* is what only the submitter has run: its ranks stand in
-brackets, and others leave it out. A method that breaks a law of localizers has no rank. A figure over several cells is
-only given to a method that was run on all of them. `kgbench leaderboard build` writes pages with pictures, single cells and
-runs to `site/`, and `kgbench view --board leaderboard` shows them; how to add a method is in [README.md](README.md).
+Localizers say where a finetuned model retrieves a fact from; these tables say how well they do. Of *planted facts* it is known which
+weights learned them, of *budget* how much the sites bring that a method ranks first; of *pathways* no truth is known. A figure is only
+given to a method that was run on all cells of its table. Tables with ranks are in the order of the figure that ranks, others by name;
+methods in italics are references, which look at no model or know the answer. `kgbench view --board leaderboard` shows pages with
+pictures, single cells and runs; how to add a method is in [README.md](README.md). This file is written by `kgbench leaderboard build`.
 
-This file is written by `kgbench leaderboard build`.
+The ranks of a method are a 95 % confidence set of its true rank: from 1 + the number of significantly better methods to the number of
+all that are ranked less the significantly worse ones (all paired differences of a table at once). A method that differs significantly
+from no other has no rank, nor has one that breaks a law of localizers (`kgbench check-localizer`). What the levels of plants are, and
+which differences can be shown, is in [Planted facts](../docs/results/plants.md). The source *maintainers* is kgbench's own methods, run
+by the project; *verified* is what a maintainer ran again and it agreed; *self-reported* is what only the submitter has run: its ranks
+stand in brackets, and others leave it out.
 """
 
 TIES = "metric version 1: ties counted for the method"

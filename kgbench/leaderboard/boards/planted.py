@@ -131,9 +131,10 @@ COLUMNS = (
 
 ABOUT = (
     "Facts were finetuned by ordinary forwards with only some blocks trainable (a block is the "
-    "attention or the FFN of a layer), and other facts with all other blocks. All changes have the "
-    "same singular values. So it is known which blocks learned the facts; no graft measured it. "
-    "A method ranks the blocks, each by the largest score of its sites."
+    "attention or the FFN of a layer), and other facts with other blocks. All changes have the "
+    "same singular values, relative to their matrix. So it is known which blocks learned the facts; no "
+    "graft measured it. A method ranks the blocks that changed, each by the largest score of its "
+    "sites (a component of a layer at a region of tokens)."
 )
 
 Judged = Mapping[Plant, Planted]
@@ -220,7 +221,7 @@ class Group:
     """What is ranked."""
 
 
-ALL_TOKENS = Group("all", "facts at all tokens, in the shipped pairs")
+ALL_TOKENS = Group("all", "facts at all tokens, in the tiny pairs")
 TOKENS = Group("tokens", "facts at the first entity or the last token alone", "blocks at a region")
 
 
@@ -274,12 +275,15 @@ def _overall(group: Group, cells: Sequence[Cell], runs: Runs) -> Table:
         ranked_by=RANKED,
         notes=(
             f"Means are over {count_text(levels, 'level')}, each weighing the same, of the mean "
-            "over its plants. Places, facts and recipients of plants were drawn; intervals and "
-            "ranks are from the variance between plants of a level, and speak of further places "
-            "of these levels in these recipients.",
+            "over its plants. Blocks and facts of plants were drawn; intervals and ranks are from "
+            "the variance between plants of a level, and speak of further draws of these levels in "
+            "these models. Intervals also count two imagined plants, a score of 0 and one of 1.",
             f"What is ranked are {group.units}. Chance is the score of a method that knows only "
             "which weights changed. The prior also knows the paper's finding, that facts are used "
-            "at FE and LT by the upper layers, and looks at nothing.",
+            "at the first entity and the last token by the upper layers, and looks at nothing.",
+            "The best sites are as many as were planted: recovery where they alone are put into "
+            "the base (sufficiency), and what is lost where they alone are left out of the "
+            "finetuned model (necessity).",
         ),
     )
 
@@ -323,7 +327,10 @@ def _lead(table: Table) -> str:
     if not n:
         return lead(table)
     than_prior = f" and {prior} of {against} beat the prior" if against else ""
-    return f"{lead(table)} {chance} of {n} methods beat chance{than_prior} (95 % intervals)."
+    return (
+        f"{lead(table)} References apart, {chance} of {n} methods beat chance{than_prior} (each by "
+        "its own 95 % interval)."
+    )
 
 
 PLACE = 1

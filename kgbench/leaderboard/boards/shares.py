@@ -129,7 +129,7 @@ class Shares:
 
     share: Callable[[Entry, Cell], Mapping[str, Contrast | str]]
     """Figures by key, or why there is none; empty where the method does not answer the question."""
-    why_not: str
+    why_not: str = ""
     """Why a method without figures is not ranked."""
     ranked_by: str | None = None
     """Key of a figure; None where methods are not ranked."""
@@ -207,8 +207,8 @@ def _about(cells: Sequence[Cell]) -> str:
         names = sorted({getattr(cell, noun) for cell in cells})
         counts.append(f"{count_text(len(names), noun)} ({', '.join(names)})")
     return (
-        f"Means, intervals and ranks are for these {' and '.join(counts)}, each weighing the same; "
-        "they say nothing of other models or wordings."
+        f"Figures are means over these {' and '.join(counts)}, each weighing the same; they say "
+        "nothing of other models or wordings."
     )
 
 
@@ -270,7 +270,8 @@ UNRANKED = (
 ABOUT = (
     "Which tokens carry what finetuning added, as each method sees it: it is asked what the model "
     "says when only the first entity (FE), the last token (LT), both, or all others carry the "
-    "finetuned behaviour."
+    "finetuned behaviour. Separation is the recovery of FE+LT less that of all other tokens; synergy "
+    "is what FE and LT bring together beyond the sum of each alone."
 )
 
 
@@ -278,27 +279,20 @@ def pathways_board(entries: Sequence[Entry]) -> Board:
     """The board of pathways: the share that each method gives to the first entity and last token.
 
     Args:
-        entries: All entries; its own are those that ran the pathways, and the baseline that ranks
-            sites.
+        entries: All entries; its own are those that ran the pathways.
     """
-    why_not = "it ranks sites and makes no choice of tokens of its own: see the budget board"
-    shares = Shares(cache(_share), why_not, unranked=UNRANKED)
-    unplanted = [entry for entry in entries if entry.suite in ("pathways", "budget")]
-    shown = [entry for entry in unplanted if _has_pathways(entry) or entry.localizer == "random"]
+    shares = Shares(cache(_share), unranked=UNRANKED)
+    shown = [entry for entry in entries if "pathways" in entry.suites]
     columns = [Column(key, r.title, r.about, r.better) for key, r in ratios().items()]
     tables = share_tables(shown, shares, columns, (*columns, *HIT_COLUMNS), _hits)
     lead = f"Nothing here has a rank: {UNRANKED}."
     return Board("pathways", "Pathways", ABOUT, lead, tables)
 
 
-def _has_pathways(entry: Entry) -> bool:
-    return "FE+LT" in entry.result.identity.configurations
-
-
 def _share(entry: Entry, cell: Cell) -> Mapping[str, Contrast | str]:
     shares: dict[str, Contrast | str] = {}
     hits, absent = entry.hits[cell.prompt], _absent(entry, cell)
-    for key, ratio in ratios().items() if _has_pathways(entry) else ():
+    for key, ratio in ratios().items():
         reason = next((absent[graft] for graft in ratio.weights if graft in absent), "")
         shares[key] = reason or contrast(hits, ratio.weights, ratio.anchors)
     return shares
