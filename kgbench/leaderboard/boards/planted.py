@@ -328,7 +328,7 @@ def _lead(table: Table) -> str:
         return lead(table)
     than_prior = f" and {prior} of {against} beat the prior" if against else ""
     return (
-        f"{lead(table)} References apart, {chance} of {n} methods beat chance{than_prior} (each by "
+        f"{lead(table)} Baselines apart, {chance} of {n} methods beat chance{than_prior} (each by "
         "its own 95 % interval)."
     )
 
