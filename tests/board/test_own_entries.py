@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
@@ -22,9 +23,12 @@ from entries_again import (
 )
 from pages import block
 
+from kgbench.leaderboard.boards.planted import ALL_TOKENS, PlantScores, group_of
+from kgbench.leaderboard.cells import Plant
 from kgbench.leaderboard.entries import Entry
 from kgbench.leaderboard.folders import MethodFolder
 from kgbench.leaderboard.limits import RECORD
+from kgbench.leaderboard.ranks import better
 from kgbench.models import catalog
 
 SHARE = 0.02
@@ -63,6 +67,23 @@ def test_a_random_share_of_costly_entries(half: int) -> None:
     """Likewise, of those that take longer."""
     for entry in drawn(half, costly=True):
         is_the_same(entry)
+
+
+def test_what_the_oracle_is_better_than() -> None:
+    """It finds every block of every plant, and is significantly better than all others but two,
+    which the page of plants names.
+    """
+    scores = defaultdict[str, dict[Plant, float]](dict)
+    for entry in all_own_entries():
+        if entry.suite == "planted" and group_of(entry.pair) is ALL_TOKENS:
+            value = entry.planted.average_precision.value if entry.planted else None
+            assert value is not None
+            plant = (str(catalog.entry(entry.pair).level), entry.pair)
+            scores[entry.method][plant] = value
+    assert set(scores["oracle"].values()) == {1.0}
+    above = better({method: PlantScores(values) for method, values in scores.items()})
+    others = {method for method in above if "oracle" not in above[method]} - {"oracle"}
+    assert others == {"attribution_patch", "path_patch"}
 
 
 def test_entries_computed_twice_are_on_the_board() -> None:
