@@ -30,11 +30,12 @@ MARKDOWN, SITE = "LEADERBOARD.md", "site"
 
 HEAD = """# Leaderboard
 
-Localizers say where a finetuned model retrieves a fact from; these tables say how well they do. Of *planted facts* it is known which
-weights learned them, of *budget* how much the sites bring that a method ranks first; of *pathways* no truth is known. A figure is only
-given to a method that was run on all cells of its table. Tables with ranks are in the order of the figure that ranks, others by name;
-methods in italics are baselines, which look at no model or know the answer. `kgbench view --board leaderboard` shows pages with
-pictures, single cells and runs; how to add a method is in [README.md](README.md). This file is written by `kgbench leaderboard build`.
+Localizers say where a finetuned model retrieves a fact from; these tables say how well they do. For *planted facts* it is known which
+weights learned them; *budget* measures how much the sites bring that a method ranks first; for *pathways* no truth is known. A figure
+is only given to a method that was run on all cells that it is over. Tables with ranks are in the order of the figure that ranks, others
+by name; methods in italics are baselines, which look at no model or know the answer. `kgbench view --board leaderboard` shows pages
+with pictures, single cells and runs; how to add a method is in [README.md](README.md). `kgbench leaderboard build`
+writes this file.
 
 The ranks of a method are a 95 % confidence set of its true rank: from 1 + the number of significantly better methods to the number of
 all that are ranked less the significantly worse ones (all paired differences of a table at once). A method that differs significantly
