@@ -26,8 +26,9 @@ eval-real: $(VENV)/.installed-real  ## The same on a real language model, SmolLM
 test: $(VENV)/.installed-dev  ## Install, run all tests but the nightly ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-nightly: $(VENV)/.installed-dev  ## The tests that `make test` leaves out: the same laws on every family and combination
+test-nightly: $(VENV)/.installed-dev  ## The tests that `make test` leaves out: the same laws on every family and combination, and dear entries again
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -m nightly
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 2 -m nightly tests/board
 
 golden: $(VENV)/.installed-dev  ## Write again what commands print and refuse, which tests/golden has; read the change before it is committed
 	GOLDEN=write $(BIN)/python -m pytest tests/test_golden.py

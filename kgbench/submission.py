@@ -14,7 +14,7 @@ from typing import Any
 from kgbench.api import AnyRun
 from kgbench.errors import InputError, python_names
 from kgbench.leaderboard.drafts import Standing, checked, drafts, publish, standings
-from kgbench.leaderboard.entries import SOURCES, Badge, Contract, read_entries
+from kgbench.leaderboard.entries import Contract, read_entries
 from kgbench.leaderboard.folders import RESULTS as BOARD
 from kgbench.leaderboard.pull_requests import repository
 from kgbench.leaderboard.validate import CheckedEntry, Finding
@@ -139,13 +139,7 @@ class Submitted:
         for outcome in self.contracts.values():
             line = f"contract      {outcome if isinstance(outcome, str) else outcome.about}"
             lines += [] if line in lines else [line]
-        badges = set[Badge]()
-        for standing in self.standings:
-            badges |= {line.badge for line in standing.lines if line.method in standing.new}
-        source = f"self-reported, its ranks in brackets, until {_VERIFIED}"
-        if badges == {"maintainers"}:
-            source = f"maintainers: {SOURCES['maintainers']}"
-        lines.append(f"source        {source}")
+        lines.append(f"source        self-reported, its ranks in brackets, until {_VERIFIED}")
         if self.copied:
             lines += [f"copied        {place}" for place in self.copied]
             if self.pull_request:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -180,8 +180,9 @@ def sent(
     name: str | None = None,
     code: str | None = None,
     contract: Contract | None = KEPT,
+    source: Literal["self-reported"] | None = "self-reported",
 ) -> Sent:
-    """A run as `kgbench submit` makes an entry of it."""
+    """A run as `kgbench submit` makes an entry of it, or with no source the project itself."""
     record, facts = made
     name = name or record.identity.localizer.name
     rows, document = facts.select(STORED.names).cast(STORED), record.document()
@@ -192,6 +193,7 @@ def sent(
         name=name,
         code=code or "kgbench==0.1.0",
         contract=contract,
+        source=source,
     )
     documents = {"record.json": document, "submission.json": submission.to_json()}
     return Sent(folder_name(record, name), entry_name(record, name), documents, rows)

@@ -57,7 +57,7 @@ def run(changes: Changes, name: str = "dynamic_graft") -> Sent:
         readout=ReadoutRef(name="sequence", version="1", parameters={"text": ""}),
     )
     made = record(table, what=what, dropped={}, model=NULL, metric="logprob")
-    return sent((rescored(made, table, "logprob"), table))
+    return sent((rescored(made, table, "logprob"), table), source=None)
 
 
 def figures(tmp_path: Path, changes: Changes) -> tuple[list[float], list[float], str]:

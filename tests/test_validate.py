@@ -269,6 +269,8 @@ def test_names_that_look_like_another_are_refused() -> None:
         ("git.corp.internal/ada/it", "no public host"),
         ("github.com/you/my-method", "a placeholder"),
         ("github.com/OWNER/REPOSITORY", "a placeholder"),
+        ("github.com/YOUR-USERNAME/localizer", "a placeholder"),
+        ("github.com/ada/your_repo.git", "a placeholder"),
         ("example.org/ada/method", "a placeholder"),
         ("github.com/ada/my-method", None),
         ("codeberg.org/ada/it", None),
@@ -441,6 +443,26 @@ def test_nobody_verifies_their_own_result(board: Path, theirs: Path) -> None:
     (found,) = refused(put(theirs, second), beside=board)
     assert found.startswith(f"{second.name}/verification.json: file: it comes with the result")
     assert refused(theirs) == []
+
+
+def test_nobody_but_the_project_runs_its_methods_for_it(board: Path, tmp_path: Path) -> None:
+    """A run of a built-in method, with its parameters or others, is self-reported where somebody
+    sends it, and one without that word is refused; the project adds its own without a check of
+    what is new.
+    """
+    for draw, parameters in enumerate(({}, {"n": 3})):
+        method = LocalizerRef(name="random", version="1", parameters={"seed": 0, **parameters})
+        what = identity("tiny-gpt2", localizer=method)
+        made = result(what, model="tiny-gpt2", seed=9 + draw)
+        name = "random (n=3)" if parameters else "random"
+        entry, own = (sent(made, name, source=source) for source in ("self-reported", None))
+        assert not [line for line in check(entry, board=board) if "source" in line]
+        (line,) = [line for line in check(own, board=board) if "source" in line]
+        assert "submission.json: source: it is missing, of a built-in method" in line
+        assert not [line for line in check(own) if "source" in line]
+        for each, badge in ((entry, "self-reported"), (own, "maintainers")):
+            (there,) = read_entries(put(tmp_path / f"{badge} {draw}", each))
+            assert there.badge == badge
 
 
 def test_a_small_or_known_sample_verifies_nothing(tmp_path: Path) -> None:

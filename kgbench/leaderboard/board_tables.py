@@ -45,8 +45,8 @@ class Line:
     """Of how many cells there are records, and of how many the table is."""
     badge: Badge = "self-reported"
     ranks: tuple[int, int] | None = None
-    """Its first and last rank (see `ranks`), where it is compared with others; only methods of a
-    trusted source count for such a one.
+    """Its first and last rank (see `ranks`), where it is compared with others; one of a trusted
+    source with others of such alone.
     """
     unranked: str = ""
     """Why no rank is shown."""
@@ -173,17 +173,20 @@ class Measured:
 def ordered(methods: Mapping[str, Measured]) -> tuple[Line, ...]:
     """Lines by the figure that ranks, then those without one by name.
 
-    A method that breaks a law has no rank; of one whose ranks are all ranks none is shown.
+    A method that breaks a law has no rank; of one whose ranks are all ranks none is shown. Those
+    of a trusted source are compared with each other alone, all others with all.
     """
     lines = {name: _line(name, measured) for name, measured in methods.items()}
     standing: dict[str, Comparable] = {}
     for name, measured in methods.items():
         if not isinstance(measured.standing, str) and not lines[name].unranked:
             standing[name] = measured.standing
-    trusted = {name for name, line in lines.items() if line.badge in TRUSTED}
-    above = better(standing)
-    for name, ranks in rank_sets(above, trusted).items():
-        among = len(above if name not in trusted else trusted & above.keys())
+    trusted = {line.method for line in counted(lines.values())} & standing.keys()
+    sets = rank_sets(better(standing))
+    if trusted != standing.keys():  # what else is tested changes how sure of a difference one is
+        sets |= rank_sets(better({name: standing[name] for name in trusted}))
+    for name, ranks in sets.items():
+        among = len(trusted if name in trusted else standing)
         reason = "it differs significantly from no other method" * (
             1 < among == ranks[1] - ranks[0] + 1
         )
@@ -224,6 +227,12 @@ def _line(name: str, measured: Measured) -> Line:
     )
 
 
+def counted(lines: Iterable[Line]) -> list[Line]:
+    """The lines that ranks and sentences of a trusted source count: those of one, or else all."""
+    lines = list(lines)
+    return [line for line in lines if line.badge in TRUSTED] or lines
+
+
 _STRENGTHS: tuple[Badge, ...] = (*TRUSTED, "self-reported", "yours")
 """Badges of entries; a line has the weakest of its own."""
 
@@ -231,10 +240,10 @@ _STRENGTHS: tuple[Badge, ...] = (*TRUSTED, "self-reported", "yours")
 def lead(table: Table) -> str:
     """The method with the best figure, its source, and which methods may be the best."""
     column = next((column for column in table.columns if column.key == table.ranked_by), None)
-    there = [line for line in table.lines if line.ranks]
+    there = counted(line for line in table.lines if line.ranks)
     if column is None or not there:
         return "No method has been run on all cells."
-    best = next((line for line in there if line.badge in TRUSTED), there[0])
+    best = there[0]
     figure = best.figures[column.key]
     leads = (
         f"{best.method} leads with {figure_text(figure)} ({column.title}, n = {figure.n}; "
@@ -244,7 +253,7 @@ def lead(table: Table) -> str:
         return f"{leads}; there is no other method to compare with."
     first = [line.method for line in there if line.may_be_best]
     if len(first) == len(there):
-        return f"{leads}; any of the {len(there)} methods may be the best: none is significantly worse."
+        return f"{leads}; none of the other {len(there) - 1} methods is significantly worse."
     others = [name for name in first if name != best.method]
     if not others:
         return f"{leads}, and is significantly better than every other method that has a rank."

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -60,6 +60,7 @@ def drafts(
     name: str | None = None,
     code: str | None = None,
     paper: str | None = None,
+    source: Literal["self-reported"] | None = "self-reported",
 ) -> list[Entry]:
     """Runs as entries on the boards' metric, in memory alone.
 
@@ -70,6 +71,7 @@ def drafts(
         code: Where its code is; by default the kgbench that ran, or the installed package that
             holds the localizer.
         paper: Address of a paper.
+        source: None of the project's own runs of its own methods.
 
     Raises:
         InputError: A name, code or address is not fit, the place of the code is not known, or a
@@ -95,6 +97,7 @@ def drafts(
             "code": code or _code(record),
             "paper": paper,
             "contract": None if isinstance(contract, str) else contract,
+            "source": source,
         }
         submission = _submission(about)
         documents = {RECORD: document, SUBMISSION: submission.to_json()}

@@ -108,6 +108,8 @@ class Submission(Part):
     paper: Annotated[str, Field(pattern=r"^https://[^\s<>\"']+$", max_length=200)] | None = None
     contract: Contract | None = None
     """Contract test results of the submitter: a claim until verified; None if not run."""
+    source: Literal["self-reported"] | None = None
+    """None of the project's own runs of its own methods, which no pull request can add."""
 
 
 class Verification(Part):
@@ -232,8 +234,8 @@ class Entry:
         if self.verified:
             return "verified"
         # No other method may have the name or the code of a built-in one.
-        is_own = self.submission.code == f"kgbench=={self.result.provenance.kgbench}"
-        return "maintainers" if is_own else "self-reported"
+        built_in = self.submission.code == f"kgbench=={self.result.provenance.kgbench}"
+        return "maintainers" if built_in and not self.submission.source else "self-reported"
 
     @property
     def contract(self) -> Contract | None:

@@ -23,7 +23,7 @@ other has the set of all ranks, which is not shown.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from math import inf, sqrt
 from typing import Any, Protocol, TypeVar
 
@@ -91,22 +91,16 @@ def better(methods: Mapping[str, _C]) -> dict[str, frozenset[str]]:
     return {name: frozenset(ordered[above[:, k]]) for k, name in enumerate(names)}
 
 
-def rank_sets(
-    above: Mapping[str, frozenset[str]], trusted: Collection[str] = ()
-) -> dict[str, tuple[int, int]]:
-    """First and last rank of each method, among those that count for it.
+def rank_sets(above: Mapping[str, frozenset[str]]) -> dict[str, tuple[int, int]]:
+    """First and last rank of each method.
 
     Args:
         above: For each method, those that are better, see `better`.
-        trusted: Methods for which such ones alone count: they are not put below others.
     """
     sets = {}
     for name, over in above.items():
-        others = {
-            each for each in above if each != name and (name not in trusted or each in trusted)
-        }
-        worse = {each for each in others if name in above[each]}
-        sets[name] = 1 + len(over & others), 1 + len(others) - len(worse)
+        worse = sum(name in each for each in above.values())
+        sets[name] = 1 + len(over), len(above) - worse
     return sets
 
 

@@ -7,7 +7,15 @@ from dataclasses import replace
 from itertools import chain
 
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.board_tables import Board, Column, Line, Measured, Table, ordered
+from kgbench.leaderboard.board_tables import (
+    Board,
+    Column,
+    Line,
+    Measured,
+    Table,
+    counted,
+    ordered,
+)
 from kgbench.leaderboard.cells import (
     Cell,
     Runs,
@@ -99,7 +107,7 @@ def _measured(by_suite: Mapping[str, Sequence[Entry]]) -> Measured:
 
 def _lead(table: Table) -> str:
     lines: dict[float, Line] = {}
-    for line in table.lines:
+    for line in counted(table.lines):
         figure = line.figures.get("pathways")
         if figure is not None and figure.value is not None and not line.baseline:
             lines.setdefault(figure.value, line)

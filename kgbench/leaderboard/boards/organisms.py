@@ -12,7 +12,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kgbench.estimate import Estimate
-from kgbench.leaderboard.board_tables import Board, Column, Line, Measured, Table, ordered
+from kgbench.leaderboard.board_tables import (
+    Board,
+    Column,
+    Line,
+    Measured,
+    Table,
+    counted,
+    ordered,
+)
 from kgbench.leaderboard.cells import FORWARDS, by_cell, cost_spread, first_runs
 from kgbench.leaderboard.entries import BOARD_METRICS, Entry
 from kgbench.records import NOT_APPLICABLE
@@ -106,7 +114,7 @@ def _given(scores: Scores, weights: Mapping[str, float]) -> Scores:
 
 def _lead(lines: Sequence[Line]) -> str:
     """How many methods take it for a behaviour, with and without controls."""
-    methods = [line for line in lines if not line.baseline]
+    methods = [line for line in counted(lines) if not line.baseline]
     above = {}
     for key in ("alone", "beyond"):
         figures = [line.figures[key] for line in methods if line.figures[key].value is not None]

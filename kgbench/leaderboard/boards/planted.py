@@ -24,6 +24,7 @@ from kgbench.leaderboard.board_tables import (
     Column,
     Measured,
     Table,
+    counted,
     lead,
     ordered,
 )
@@ -249,7 +250,8 @@ def planted_board(entries: Sequence[Entry]) -> Board:
     tables = [first]
     if runs_on(chain.from_iterable(groups.values()), runs):
         leads = tuple(f"{table.title}: {lead(table)}" for table in others)
-        tables.append(replace(_by_level(groups, runs), notes=leads))
+        levels = _by_level(groups, runs)
+        tables.append(replace(levels, notes=(*levels.notes, *leads)))
     return Board("planted", "Planted facts", ABOUT, _lead(first), (*tables, *others))
 
 
@@ -282,8 +284,8 @@ def _overall(group: Group, cells: Sequence[Cell], runs: Runs) -> Table:
             "which weights changed. The prior also knows the paper's finding, that facts are used "
             "at the first entity and the last token by the upper layers, and looks at nothing.",
             "The best sites are as many as were planted: recovery where they alone are put into "
-            "the base (sufficiency), and what is lost where they alone are left out of the "
-            "finetuned model (necessity).",
+            "the base (sufficiency; the right ones do little there on loud levels), and what is lost "
+            "where they alone are left out of the finetuned model (necessity).",
         ),
     )
 
@@ -310,8 +312,12 @@ def _by_level(groups: Mapping[Group, Sequence[Cell]], runs: Runs) -> Table:
                 values = {plant: score or 0.0 for plant, score in scores.items()}
                 figures[part] = PlantScores(values).figure.rounded()
         measured[method] = Measured(list(ran.values()), figures, "", (len(ran), len(every)))
-    lines = ordered(measured)
-    return Table("levels", "Average precision by level", tuple(columns), lines)
+    fetched = [group.key for group in groups if group not in (ALL_TOKENS, TOKENS)]
+    title = " and ".join(["Average precision by level in the tiny pairs", *fetched])
+    chance = (
+        "none and all, which score all blocks alike, have what a random order is expected to have."
+    )
+    return Table("levels", title, tuple(columns), ordered(measured), notes=(chance,))
 
 
 def _lead(table: Table) -> str:
@@ -319,8 +325,8 @@ def _lead(table: Table) -> str:
     counts = {}
     for key in (ABOVE, ABOVE_PRIOR):
         figures = []
-        for line in table.lines:
-            if line.ranks and not line.baseline and key in line.figures:
+        for line in counted(line for line in table.lines if line.ranks):
+            if not line.baseline and key in line.figures:
                 figures.append(line.figures[key])
         counts[key] = sum((figure.low or 0.0) > 0 for figure in figures), len(figures)
     (chance, n), (prior, against) = counts.values()

@@ -100,7 +100,8 @@ def _submission(submission: Submission, record: Result) -> Iterator[Finding]:
     for where, address in (("code", code.rpartition("@")[0]), ("paper", submission.paper or "")):
         parts = urlsplit(address)
         first, _, last = (parts.hostname or "").rstrip(".").rpartition(".")
-        placeholders = set(words["placeholders"]).intersection(parts.path.lower().split("/"))
+        path = re.sub(r"[-_]|\.git$", "", parts.path.lower())
+        placeholders = set(words["placeholders"]).intersection(path.split("/"))
         if address and (not first or last in words["local_hosts"] or any(map(str.isdigit, last))):
             expected = "a public host by its name, such as https://github.com/OWNER/REPOSITORY"
             yield _of_submission(where, address, expected, "{} is on no public host")
@@ -281,6 +282,12 @@ class Others:
                 yield Finding(file, "file", None, expected, clause)
         if before:  # older entries stay, marked
             return
+        sent = entry.submission
+        if sent is not None and sent.source is None and what.localizer.name in known().localizers:
+            expected = (
+                "self-reported, as kgbench submit writes: the project adds its own runs itself"
+            )
+            yield _of_submission("source", None, expected, "it is missing, of a built-in method")
         if what.localizer.name in known().localizers and what.seeds != (0,):
             expected = "0: those who keep the board run further seeds of built-in methods"
             yield Finding(RECORD, "identity.seeds", list(what.seeds), expected)

@@ -195,7 +195,7 @@ def published_board(entries: Sequence[Entry] = ()) -> Board:
         key="published",
         title="Published",
         about=f"{about} Nothing here was reproduced with this benchmark, and nothing is ranked "
-        "with its results.",
+        "with its results. The figures are on the board's pages.",
         lead=_lead(overview.lines),
         tables=tuple(tables),
     )
@@ -213,7 +213,7 @@ def _positions(cells: Sequence[Cell]) -> Table:
         "one; neither is clamped.",
     )
     columns = (*rates.columns, *_DERIVED)
-    return Table("positions", "Positions", columns, tuple(lines), notes=notes)
+    return Table("positions", "Positions", columns, tuple(lines), notes=notes, brief=False)
 
 
 def _table(name: str, cells: Sequence[Cell], metric: str) -> Table:
