@@ -42,7 +42,7 @@ all that are ranked less the significantly worse ones (all paired differences of
 from no other has no rank, nor has one that breaks a law of localizers (`kgbench check-localizer`). What the levels of plants are, and
 which differences can be shown, is in [Planted facts](../docs/results/plants.md). The source *maintainers* is kgbench's own methods, run
 by the project; *verified* is what a maintainer ran again and it agreed; *self-reported* is what only the submitter has run: its ranks
-stand in brackets, and the ranks of others and the sentences in bold leave it out.
+stand in brackets, and the ranks of others and the sentences on who leads leave it out.
 """
 
 TIES = "metric version 1: ties counted for the method"
