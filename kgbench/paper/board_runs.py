@@ -40,8 +40,7 @@ from kgbench.runner.spec import listed
 from kgbench.stats.scores import DEFAULT_METRIC
 
 COSTLY = frozenset({"greedy_graft"})
-"""Methods that rank by hundreds of evaluations in turn: 6 to 40 minutes of a processor for a tiny pair at a
-budget, and no language model is ranked by one."""
+"""Methods that rank by hundreds of evaluations in turn: no language model is ranked by one."""
 
 
 NOT_OF_REPLIES = frozenset(
