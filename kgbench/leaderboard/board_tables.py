@@ -181,7 +181,7 @@ def ordered(methods: Mapping[str, Measured]) -> tuple[Line, ...]:
     for name, measured in methods.items():
         if not isinstance(measured.standing, str) and not lines[name].unranked:
             standing[name] = measured.standing
-    trusted = {line.method for line in counted(lines.values())} & standing.keys()
+    trusted = {line.method for line in trusted_lines(lines.values())} & standing.keys()
     sets = rank_sets(better(standing))
     if trusted != standing.keys():  # what else is tested changes how sure of a difference one is
         sets |= rank_sets(better({name: standing[name] for name in trusted}))
@@ -227,7 +227,7 @@ def _line(name: str, measured: Measured) -> Line:
     )
 
 
-def counted(lines: Iterable[Line]) -> list[Line]:
+def trusted_lines(lines: Iterable[Line]) -> list[Line]:
     """The lines that ranks and sentences of a trusted source count: those of one, or else all."""
     lines = list(lines)
     return [line for line in lines if line.badge in TRUSTED] or lines
@@ -240,7 +240,7 @@ _STRENGTHS: tuple[Badge, ...] = (*TRUSTED, "self-reported", "yours")
 def lead(table: Table) -> str:
     """The method with the best figure, its source, and which methods may be the best."""
     column = next((column for column in table.columns if column.key == table.ranked_by), None)
-    there = counted(line for line in table.lines if line.ranks)
+    there = trusted_lines(line for line in table.lines if line.ranks)
     if column is None or not there:
         return "No method has been run on all cells."
     best = there[0]

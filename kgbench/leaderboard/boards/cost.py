@@ -13,8 +13,8 @@ from kgbench.leaderboard.board_tables import (
     Line,
     Measured,
     Table,
-    counted,
     ordered,
+    trusted_lines,
 )
 from kgbench.leaderboard.cells import (
     Cell,
@@ -107,7 +107,7 @@ def _measured(by_suite: Mapping[str, Sequence[Entry]]) -> Measured:
 
 def _lead(table: Table) -> str:
     lines: dict[float, Line] = {}
-    for line in counted(table.lines):
+    for line in trusted_lines(table.lines):
         figure = line.figures.get("pathways")
         if figure is not None and figure.value is not None and not line.baseline:
             lines.setdefault(figure.value, line)

@@ -18,8 +18,8 @@ from kgbench.leaderboard.board_tables import (
     Line,
     Measured,
     Table,
-    counted,
     ordered,
+    trusted_lines,
 )
 from kgbench.leaderboard.cells import FORWARDS, by_cell, cost_spread, first_runs
 from kgbench.leaderboard.entries import BOARD_METRICS, Entry
@@ -114,7 +114,7 @@ def _given(scores: Scores, weights: Mapping[str, float]) -> Scores:
 
 def _lead(lines: Sequence[Line]) -> str:
     """How many methods take it for a behaviour, with and without controls."""
-    methods = [line for line in counted(lines) if not line.baseline]
+    methods = [line for line in trusted_lines(lines) if not line.baseline]
     above = {}
     for key in ("alone", "beyond"):
         figures = [line.figures[key] for line in methods if line.figures[key].value is not None]

@@ -24,9 +24,9 @@ from kgbench.leaderboard.board_tables import (
     Column,
     Measured,
     Table,
-    counted,
     lead,
     ordered,
+    trusted_lines,
 )
 from kgbench.leaderboard.cells import (
     FORWARDS,
@@ -325,7 +325,7 @@ def _lead(table: Table) -> str:
     counts = {}
     for key in (ABOVE, ABOVE_PRIOR):
         figures = []
-        for line in counted(line for line in table.lines if line.ranks):
+        for line in trusted_lines(line for line in table.lines if line.ranks):
             if not line.baseline and key in line.figures:
                 figures.append(line.figures[key])
         counts[key] = sum((figure.low or 0.0) > 0 for figure in figures), len(figures)
