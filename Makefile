@@ -102,7 +102,7 @@ control: $(VENV)/.installed  ## Write the reports of leaderboard/reproductions f
 		$(BIN)/kgbench reproduce all --rows $$rows --report $$(dirname $$rows) > /dev/null || exit 1; done
 	$(BIN)/python tests/control_table.py
 
-plants: $(VENV)/.installed  ## Build the plants of the tiny pairs from nothing (about an hour on two cores), or others with SEED=1
+plants: $(VENV)/.installed-real  ## Build the plants from nothing (about an hour and a half on two cores), or others with SEED=1
 	OMP_NUM_THREADS=1 $(BIN)/python tests/build_plants.py --seed $(or $(SEED),0) --output-dir build/plants-$(or $(SEED),0)
 
 organisms: $(VENV)/.installed-real  ## Train the organisms of SmolLM2-135M from nothing (an hour on a core), and copy them to the package
