@@ -3,9 +3,9 @@
 python tests/another_set.py build/plants-1   # goes on where leaderboard/another_set.tsv ends
 python tests/another_set.py --table          # the documentation's table
 
-The set is those of `make plants SEED=1` in the tiny pairs: other facts in other places, drawn and accepted by the same
-rules. Methods that take more than ten minutes on all of them are left out, and so are the references
-none, all and oracle.
+The set is what `make plants SEED=1` builds in the tiny pairs: other facts in other places, drawn and
+accepted by the same rules. Methods that take more than ten minutes on all of them are left out, and
+so are the references none, all and oracle.
 """
 
 from __future__ import annotations
